@@ -42,7 +42,7 @@ def close_taps(model: object) -> None:
             hook.remove()
 
 
-class Evaluated:
+class View:
     r"""A model at n inputs x, as losses see it; each quantity is computed once, when it is needed.
 
     It has I outputs and D differentiable inputs. The domain of a derivative is "log" (of log
@@ -189,9 +189,6 @@ class Evaluated:
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
 
 
-View: TypeAlias = Evaluated  # the type in signatures of losses
-
-
 def _with_parts(x: X, parts: Parts) -> X:
     r"""x with its floating parts replaced."""
     return parts[""] if isinstance(x, Tensor) else {**x, **parts}
@@ -241,7 +238,7 @@ def evaluate(
             text += "model or detached tensors); ask for values alone"
             raise NotDifferentiableError(text)
         with torch.no_grad():
-            view = Evaluated(model, x, output)
+            view = View(model, x, output)
             derivatives = view.derivatives(domain) if "derivatives" in quantities else None
             return Evaluation(view.outputs(domain), derivatives)
 

@@ -12,7 +12,7 @@ from torch import Tensor, distributions, nn
 
 from limbeck import losses
 from limbeck.arrays import Batch
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from tests.refusals import refused
 
 N, D = 5, 2
@@ -34,7 +34,7 @@ class Quartic:
 
 def of(loss, student=None, teacher=None) -> np.ndarray:
     x = torch.tensor(X)
-    views = (Evaluated(m, x, "log_density") for m in (student or Gaussian(), teacher or Quartic()))
+    views = (View(m, x, "log_density") for m in (student or Gaussian(), teacher or Quartic()))
     found = loss(*views, Batch(x))
     assert found.shape == (N,)
     return found.numpy()
@@ -84,8 +84,8 @@ def test_the_square_error_is_that_of_the_densities_and_a_multiple_of_kl(above) -
     log_z = log_unnormalised.logsumexp(0)
     log_p, log_f = log_unnormalised - log_z, scores.log_softmax(0)
     c = (log_z - above).item()
-    student = Evaluated(lambda x: log_f[x], x, "log_density")
-    teacher = Evaluated(lambda x: log_unnormalised[x], x, "log_density")
+    student = View(lambda x: log_f[x], x, "log_density")
+    teacher = View(lambda x: log_unnormalised[x], x, "log_density")
     error = losses.log_density_error(c)(student, teacher, Batch(x))
     p, batch = log_p.exp(), Batch(x)
     divergence = p @ losses.kl()(student, teacher, batch) + p @ log_p

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.losses.base import Draws, Probe
 from limbeck.models import MLP
 from limbeck.teachers.base import Teacher
@@ -42,16 +42,16 @@ class Linear:
         logs = np.array([w - sum(q * v for q, v in zip(p, self.W, strict=True)) for w in self.W])
         return logs if domain == "log" else p[:, None] * logs  # (I, D)
 
-    def view(self, form: str = "logits") -> Evaluated:
+    def view(self, form: str = "logits") -> View:
         module = nn.Linear(D, len(self.b), dtype=torch.float64)
         module.load_state_dict({"weight": torch.tensor(self.W), "bias": torch.tensor(self.b)})
-        return Evaluated(module, BATCH.x, form)
+        return View(module, BATCH.x, form)
 
 
 F, T = Linear(), Linear()
 
 
-def of(loss, student: Evaluated, teacher: Evaluated, drawn=None, batch: Batch = BATCH):
+def of(loss, student: View, teacher: View, drawn=None, batch: Batch = BATCH):
     found = loss(student, teacher, batch, drawn)
     assert found.shape == (len(batch.x),)
     return found.detach().numpy()
@@ -96,18 +96,18 @@ def test_in_regression_the_plain_domain_is_that_of_the_outputs() -> None:
 # random projections, by enumeration of all signs
 
 
-def student_and_teacher() -> tuple[MLP, Evaluated]:
+def student_and_teacher() -> tuple[MLP, View]:
     g = torch.Generator().manual_seed(0)
     kinds = {"hidden": "tanh", "dtype": torch.float64, "generator": g}
-    return MLP(D, 5, CLASSES, **kinds), Evaluated(MLP(D, 6, CLASSES, **kinds), BATCH.x, "logits")
+    return MLP(D, 5, CLASSES, **kinds), View(MLP(D, 6, CLASSES, **kinds), BATCH.x, "logits")
 
 
-def gradient(loss, student: nn.Module, teacher: Evaluated, drawn=None) -> torch.Tensor:
+def gradient(loss, student: nn.Module, teacher: View, drawn=None) -> torch.Tensor:
     def mean(parameters: dict) -> torch.Tensor:
         def forward(x):
             return functional_call(student, parameters, (x,))
 
-        return loss(Evaluated(forward, BATCH.x, "logits"), teacher, BATCH, drawn).mean()
+        return loss(View(forward, BATCH.x, "logits"), teacher, BATCH, drawn).mean()
 
     found = grad(mean)({name: p.detach() for name, p in student.named_parameters()})
     return torch.cat([g.flatten() for g in found.values()]).detach()
@@ -116,7 +116,7 @@ def gradient(loss, student: nn.Module, teacher: Evaluated, drawn=None) -> torch.
 @pytest.mark.parametrize(("domain", "weight"), WEIGHTS)
 def test_the_mean_over_all_signs_is_the_full_loss_and_so_is_its_gradient(domain, weight) -> None:
     student, teacher = student_and_teacher()
-    seen = Evaluated(student, BATCH.x, "logits")
+    seen = View(student, BATCH.x, "logits")
     full, one = (losses.derivative_error(domain, weight, k) for k in (None, 1))
     draws = [s.expand(1, N, CLASSES) for s in SIGNS]
     values = np.array([of(one, seen, teacher, s) for s in draws])
@@ -131,7 +131,7 @@ def test_the_mean_over_all_signs_is_the_full_loss_and_so_is_its_gradient(domain,
 @pytest.mark.parametrize(("domain", "weight"), WEIGHTS)
 def test_several_projections_are_averaged(domain, weight) -> None:
     student, teacher = student_and_teacher()
-    seen = Evaluated(student, BATCH.x, "logits")
+    seen = View(student, BATCH.x, "logits")
     drawn = SIGNS[:, None].expand(len(SIGNS), N, CLASSES)
     found = of(losses.derivative_error(domain, weight, len(SIGNS)), seen, teacher, drawn)
     np.testing.assert_allclose(found, of(losses.derivative_error(domain, weight), seen, teacher))
@@ -139,7 +139,7 @@ def test_several_projections_are_averaged(domain, weight) -> None:
 
 def test_probabilities_that_rounding_put_below_zero_weigh_nothing() -> None:
     p = torch.tensor([[1.0005, -0.0005, 0.0]] * N, dtype=torch.float64)
-    teacher = Evaluated(lambda x: p + 0 * x[:, :1], BATCH.x, "probabilities")
+    teacher = View(lambda x: p + 0 * x[:, :1], BATCH.x, "probabilities")
     signs = torch.ones(1, N, CLASSES)
     loss = losses.derivative_error("log", "teacher", projections=1)
     expected = [1.0005 * sum(F.derivatives(x, "log")[0] ** 2) / 2 for x in X]
@@ -176,7 +176,7 @@ def test_weights_of_a_one_output_teacher_give_the_binary_form_of_the_text(form) 
         expected.append(pt * of_1 + (1 - pt) * of_0)
     teacher = t.view()
     if form == "probabilities":
-        teacher = Evaluated(lambda x, z=teacher.model: torch.sigmoid(z(x)), BATCH.x, form)
+        teacher = View(lambda x, z=teacher.model: torch.sigmoid(z(x)), BATCH.x, form)
     found = of(losses.derivative_error(weight="teacher"), f.view(), teacher)
     np.testing.assert_allclose(found, expected)
 
@@ -184,11 +184,11 @@ def test_weights_of_a_one_output_teacher_give_the_binary_form_of_the_text(form) 
 # where it is zero
 
 
-def softmax_line(a: list[float], b: list[list[float]]) -> Evaluated:
+def softmax_line(a: list[float], b: list[list[float]]) -> View:
     r"""log f = log softmax(a + b x) at x = 0, where f = softmax(a)."""
     p, slopes = torch.tensor(a).double(), torch.tensor(b).double()
     zero = torch.zeros(1, slopes.shape[1], dtype=torch.float64)
-    return Evaluated(lambda x: p.log() + x @ slopes.T, zero, "logits")
+    return View(lambda x: p.log() + x @ slopes.T, zero, "logits")
 
 
 @pytest.mark.parametrize("weight", ["uniform", "teacher"])
@@ -198,7 +198,7 @@ def test_it_is_zero_if_and_only_if_the_log_derivatives_are_equal(weight, project
     drawn = None if projections is None else SIGNS[:, None]
     at_zero = Batch(torch.zeros(1, 1))
 
-    def error(student: Evaluated, teacher: Evaluated) -> float:
+    def error(student: View, teacher: View) -> float:
         return of(loss, student, teacher, drawn, at_zero).item()
 
     # slopes of rank 1 and their means zero under both: equal log derivatives, other values
@@ -219,8 +219,8 @@ def test_a_class_that_is_all_but_impossible_keeps_loss_and_gradient_finite(domai
     x = torch.zeros(1, 1, dtype=torch.float64)
     slopes = torch.tensor([[1.0, 2.0, -3.0]], dtype=torch.float64)
     own = torch.tensor([[2.0, 5.0, 4.0]], dtype=torch.float64, requires_grad=True)
-    teacher = Evaluated(lambda x: z + x @ slopes, x, "logits")
-    student = Evaluated(lambda x: -z + x @ own, x, "logits")
+    teacher = View(lambda x: z + x @ slopes, x, "logits")
+    student = View(lambda x: -z + x @ own, x, "logits")
     found = losses.derivative_error(domain, weight)(student, teacher, Batch(x))
     found.sum().backward()
     assert own.grad.isfinite().all()
@@ -297,7 +297,7 @@ def test_directions_by_part_leave_the_other_parts_alone() -> None:
 
     g = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(N, 2, generator=g).double(), "b": torch.randn(N, generator=g).double()}
-    seen = Evaluated(model, x, "values")
+    seen = View(model, x, "values")
     loss = losses.directional_error(lambda x: {"b": x["b"] * 0 + 2}, 0.0)
     expected = ((2 * x["a"][:, 0]) ** 2 + 36) / 4
     torch.testing.assert_close(loss(seen, seen, Batch(x)), expected)

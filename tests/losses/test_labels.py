@@ -15,7 +15,7 @@ import limbeck as lb
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.teachers.base import Teacher
 from limbeck.training.objective import Objective
@@ -30,7 +30,7 @@ X = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_s
 
 def of(z: Tensor, t: Tensor) -> Tensor:
     x = torch.zeros(len(z), 1)
-    return LOSS(Evaluated(lambda _: z, x, "values"), Evaluated(lambda _: t, x, "values"), Batch(x))
+    return LOSS(View(lambda _: z, x, "values"), View(lambda _: t, x, "values"), Batch(x))
 
 
 def labels(x: Tensor) -> Tensor:

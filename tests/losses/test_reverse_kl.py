@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import limbeck as lb
 from limbeck.arrays import Batch
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.inputs import Dataset, Function, Samples
 from limbeck.teachers.base import Teacher
 from limbeck.training.objective import Objective
@@ -93,7 +93,7 @@ def test_the_baseline_takes_most_of_the_variance(n):
 
 def test_its_values_are_differences_of_logs_whose_mean_is_the_divergence():
     student, x = Table(), torch.arange(STATES, dtype=torch.float64)[:, None]
-    seen, taught = (Evaluated(m, x, "log_density") for m in (student, target))
+    seen, taught = (View(m, x, "log_density") for m in (student, target))
     values = lb.losses.reverse_kl()(seen, taught, Batch(x))
     log_q = student.scores.log_softmax(0)
     torch.testing.assert_close(values, log_q - LOG_P)

@@ -15,7 +15,7 @@ from torch import nn
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.losses.base import Probe
 from tests.refusals import refused
 
@@ -26,9 +26,9 @@ NUMBERS = np.array([0, 2, 1, 1, 0])
 SOFT = RNG.dirichlet(np.ones(CLASSES), size=N)
 
 
-def view(outputs: np.ndarray, form: str = "logits") -> Evaluated:
+def view(outputs: np.ndarray, form: str = "logits") -> View:
     r"""A model with given outputs, whatever its inputs."""
-    return Evaluated(lambda x: torch.tensor(outputs), torch.zeros(len(outputs), 1), form)
+    return View(lambda x: torch.tensor(outputs), torch.zeros(len(outputs), 1), form)
 
 
 def of(loss, student=STUDENT, teacher=TEACHER, form="logits", y=None) -> np.ndarray:
@@ -127,7 +127,7 @@ def test_cross_entropy_less_entropy_is_a_divergence(f, t) -> None:
 
 def gradient(loss) -> torch.Tensor:
     z = torch.tensor(STUDENT, requires_grad=True)
-    student = Evaluated(lambda x: z, torch.zeros(N, 1), "logits")
+    student = View(lambda x: z, torch.zeros(N, 1), "logits")
     loss(student, view(TEACHER), Batch(torch.zeros(N, 1))).sum().backward()
     return z.grad
 
@@ -199,8 +199,8 @@ def test_certain_teachers_and_students_have_finite_losses_and_gradients() -> Non
     certain = torch.tensor([[0.0, 1.0, 0.0], [-torch.inf, 0.0, -torch.inf]], dtype=torch.float64)
     for row, form in zip(certain, ("probabilities", "log_probabilities"), strict=True):
         z = torch.tensor([[1e4, -1e4, 0.0]], dtype=torch.float64, requires_grad=True)
-        student = Evaluated(lambda x, z=z: z, torch.zeros(1, 1), "logits")
-        teacher = Evaluated(lambda x, row=row: row[None], torch.zeros(1, 1), form)
+        student = View(lambda x, z=z: z, torch.zeros(1, 1), "logits")
+        teacher = View(lambda x, row=row: row[None], torch.zeros(1, 1), form)
         found = losses.cross_entropy()(student, teacher, Batch(torch.zeros(1, 1)))
         assert found.item() == 2e4
         found.backward()
@@ -210,7 +210,7 @@ def test_certain_teachers_and_students_have_finite_losses_and_gradients() -> Non
 def test_a_module_gives_what_its_outputs_give() -> None:
     linear = nn.Linear(2, CLASSES, dtype=torch.float64)
     x = torch.tensor(RNG.normal(size=(N, 2)))
-    found = losses.cross_entropy()(Evaluated(linear, x, "logits"), view(TEACHER), Batch(x))
+    found = losses.cross_entropy()(View(linear, x, "logits"), view(TEACHER), Batch(x))
     np.testing.assert_allclose(
         found.detach(), of(losses.cross_entropy(), linear(x).detach().numpy())
     )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.errors import ArgumentError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM
 from limbeck.supports import Binary
@@ -72,7 +72,7 @@ def test_the_score_is_the_gradient(x: torch.Tensor) -> None:
     rbm, x = model(), x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(rbm.log_unnormalized(x).sum(), x)
     torch.testing.assert_close(rbm.score(x), expected)
-    view = Evaluated(rbm, x.detach(), "log_density")
+    view = View(rbm, x.detach(), "log_density")
     if len(x):
         torch.testing.assert_close(view.derivatives("density")[:, 0].detach(), expected)
 

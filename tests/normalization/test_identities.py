@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limbeck import losses
 from limbeck.arrays import Batch
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.importance import free_energy
@@ -34,7 +34,7 @@ def student(seed=2) -> NADE:
 
 def expected(loss, model) -> Tensor:
     r"""The mean of a loss over all events."""
-    views = (Evaluated(m, X, "log_density") for m in (model, RBM_))
+    views = (View(m, X, "log_density") for m in (model, RBM_))
     return P @ loss(*views, Batch(X))
 
 

@@ -6,7 +6,7 @@ import torch
 import limbeck as lb
 from limbeck.arrays import Batch
 from limbeck.errors import LimbeckError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.models.mlp import BatchedMLP
 from limbeck.teachers.base import as_teacher
 from reproduction.crowd import Average, crowd_error
@@ -29,7 +29,7 @@ def parts():
 
 def loss_of(loss, teacher, student, batch, drawn=None):
     loss.outputs = SIZES[-1]
-    seen = Evaluated(student, batch.x, "logits")
+    seen = View(student, batch.x, "logits")
     return loss(seen, as_teacher(teacher).view(batch), batch, drawn)
 
 

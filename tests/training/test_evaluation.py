@@ -9,7 +9,7 @@ from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.evaluation import Evaluated, depends_on_inputs, evaluate
+from limbeck.evaluation import View, depends_on_inputs, evaluate
 from limbeck.models import MLP, Ensemble
 
 BOTH = ("values", "derivatives")
@@ -147,7 +147,7 @@ def test_classes_that_underflow_keep_their_log_derivatives(dtype, whole) -> None
 
 
 def test_projections_and_directions_are_parts_of_the_derivatives() -> None:
-    seen = Evaluated(Table(), TABLE, "logits")
+    seen = View(Table(), TABLE, "logits")
     for domain in ("log", "plain"):
         derivatives = seen.derivatives(domain)  # (n, I, D), D = age, then pixels
         assert derivatives.shape == (4, 3, 4)
@@ -170,7 +170,7 @@ def test_each_thing_is_computed_once() -> None:
         calls.append(len(x))
         return torch.cat([x, x**2], 1)
 
-    seen = Evaluated(model, X, "logits")
+    seen = View(model, X, "logits")
     seen.derivatives("log")
     seen.log_probabilities()
     seen.derivatives("log")
@@ -182,7 +182,7 @@ def test_each_thing_is_computed_once() -> None:
 
 
 def test_a_temperature_softens_log_probabilities() -> None:
-    seen = Evaluated(FORMS["probabilities"], X, "probabilities")
+    seen = View(FORMS["probabilities"], X, "probabilities")
     expected = (FORMS["logits"](X) / 3).log_softmax(1)
     torch.testing.assert_close(seen.log_probabilities(3.0), expected)
     torch.testing.assert_close(seen.probabilities(3.0), expected.exp())
@@ -259,7 +259,7 @@ def test_a_model_of_categories_alone_has_no_derivatives() -> None:
     with pytest.raises(NotDifferentiableError):
         evaluate(lambda x: x["town"][:, None] * 2.0, towns, BOTH)
     with pytest.raises(NotDifferentiableError, match="inputs: no floating-point part"):
-        Evaluated(lambda x: x["town"][:, None] * 2.0, towns, "values").derivatives("plain")
+        View(lambda x: x["town"][:, None] * 2.0, towns, "values").derivatives("plain")
 
 
 def test_a_model_that_fails_says_so_itself() -> None:
@@ -308,7 +308,7 @@ def test_a_density_is_read_from_the_method_that_gives_it() -> None:
             return self.log_unnormalized(x) - 1.8
 
     for model, constant in ((Energy(), 0.0), (Normalised(), 1.8)):
-        seen = Evaluated(model, X, "log_density")
+        seen = View(model, X, "log_density")
         expected = -X.square().sum(1) / 2 - constant
         torch.testing.assert_close(seen.raw(), expected)
         torch.testing.assert_close(seen.log_density(), expected)

@@ -22,7 +22,7 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.distributions.base import Distribution, Shape
 from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
@@ -203,7 +203,7 @@ class Average(nn.Module):
         return logs.logsumexp(0) - math.log(len(block))
 
 
-class BlockView(Evaluated):
+class BlockView(View):
     r"""An `Average` at a batch, whose derivatives are taken block by block too.
 
     ∂log t = Σ_b w_b ∂log t_b with w_b the share of block b in t: memory holds one block at a time.
@@ -221,7 +221,7 @@ class BlockView(Evaluated):
             total: dict[str, Tensor] = {}
             for block, share in blocks:
                 part = lambda x, block=block: self.model.logs(x, block)  # noqa: E731
-                values, back = Evaluated(part, self.x, self.form)._linear(domain)
+                values, back = View(part, self.x, self.form)._linear(domain)
                 weight = share if domain == "plain" else share * (values - outputs).exp()
                 slopes = back(cotangent * weight)[0]
                 total = {name: total.get(name, 0) + slope for name, slope in slopes.items()}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, as_dict, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.evaluation import Evaluated, close_taps, depends_on_inputs
+from limbeck.evaluation import View, close_taps, depends_on_inputs
 from limbeck.teachers.keys import to_numpy
 
 
@@ -86,7 +86,7 @@ class Teacher:
         source = self.source
         assert source is not None
         model = source if drawn is None else lambda x: source(x, drawn)
-        return Evaluated(model, batch.x, self.form)
+        return View(model, batch.x, self.form)
 
     def refuse_derivatives(self, loss: str) -> None:
         r"""Raise if a derivative loss cannot be used."""
@@ -157,8 +157,8 @@ class Opaque(Teacher):
     def prepare(self, batch: Batch) -> Tensor:
         return self._call(batch.x)
 
-    def view(self, batch: Batch, drawn: Any = None) -> Evaluated:
-        return Evaluated(self._call if drawn is None else (lambda x: drawn), batch.x, self.form)
+    def view(self, batch: Batch, drawn: Any = None) -> View:
+        return View(self._call if drawn is None else (lambda x: drawn), batch.x, self.form)
 
     def __repr__(self) -> str:
         owner = getattr(self.function, "__self__", None)

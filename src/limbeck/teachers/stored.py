@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limbeck.arrays import Batch, X, floats, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.evaluation import Evaluated
+from limbeck.evaluation import View
 from limbeck.losses.base import Loss
 from limbeck.teachers.base import Teacher
 
@@ -74,7 +74,7 @@ class Stored(Teacher):
         return "the teacher (stored targets)"
 
 
-class StoredView(Evaluated):
+class StoredView(View):
     r"""Stored targets at a batch, as losses see them."""
 
     def __init__(self, stored: Stored, batch: Batch) -> None:

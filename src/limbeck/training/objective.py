@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, label, rows
 from limbeck.errors import ArgumentError, InexactTeacherError
-from limbeck.evaluation import Evaluated, close_taps
+from limbeck.evaluation import View, close_taps
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 from limbeck.storage.files import strip_prefix
@@ -98,7 +98,7 @@ class Objective(nn.Module):
             self.form = infer_form("student_output", "student", raw, form, form_need, n)
             if "derivatives" in self.requires:
                 self.teacher.refuse_derivatives(repr(self.loss))
-            student = Evaluated(self.student, batch.x, self.form)
+            student = View(self.student, batch.x, self.form)
             if need == "density":
                 self.outputs = 1
             elif student.raw().ndim > 2:
@@ -122,7 +122,7 @@ class Objective(nn.Module):
                 raise ArgumentError(label("inputs", name), part.dtype, f"the student's {dtype}")
         try:
             if need == "density":
-                return Evaluated(self.student, x, self.form).log_density()
+                return View(self.student, x, self.form).log_density()
             raw: Tensor = self.student(x)
             return raw
         except (RuntimeError, ArgumentError) as error:
@@ -173,7 +173,7 @@ class Objective(nn.Module):
     def _terms(
         self, batch: Batch, teacher: Teacher, targets: object, draws: Iterable[Drawn]
     ) -> tuple[Tensor, ...]:
-        student = Evaluated(self.student, batch.x, self.form)
+        student = View(self.student, batch.x, self.form)
         view = teacher.view(batch, targets) if self.requires else student
         pairs = zip(self.terms, draws, strict=True)
         return tuple([term(student, view, batch, drawn) for term, drawn in pairs])
