@@ -256,7 +256,7 @@ def run_steps(
     except StreamEnded as end:
         if not run.done:
             raise
-        if run._looked < run.done:
+        if run._evaluated < run.done:
             run._evaluate()
         run.save()
         run.stop_reason = f"{end}, at step {run.done:,} of {run.total:,}"

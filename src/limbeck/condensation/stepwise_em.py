@@ -136,7 +136,7 @@ class StepwiseEM:
         self._score = torch.zeros_like(self._moments.weights[:, 0])
         self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
         self._fixed = {"centre": samples.centre, "least": least}
-        self._write(torch.ones_like(self.progress.alive))
+        self._write(torch.ones_like(self.progress.finite))
 
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
@@ -144,7 +144,7 @@ class StepwiseEM:
         x = self.student.rows(batch.x).double() - self._fixed["centre"]
         weight = None if batch.weight is None else batch.weight.double()
         losses, fresh = self._expect(x, weight)  # of all mixtures, the student's at the end
-        good = progress.alive & losses.isfinite().all()
+        good = progress.finite & losses.isfinite().all()
         t = progress.done[0]
         rate = self.schedule(t, self.steps).clamp(0, 1)
         if self._window:
@@ -169,7 +169,7 @@ class StepwiseEM:
         self._write(good)
         progress.sums.add_(torch.where(good, means, 0.0))
         progress.done.add_(good.to(torch.float64))
-        progress.alive.copy_(good)
+        progress.finite.copy_(good)
 
     def same_until(self, done: int, total: int) -> bool:
         starts = {self._averaged_from(steps) for steps in (self.steps, total)}

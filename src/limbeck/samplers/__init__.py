@@ -11,5 +11,6 @@ from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
 
 __all__ = [
-    "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep", "weights_effective_size",
+    "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep",
+    "weights_effective_size",
 ]  # fmt: skip

@@ -123,7 +123,7 @@ class Run:
         self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
-        self._looked = 0  # the step of the last evaluation
+        self._evaluated = 0  # the step of the last evaluation
         self._in_progress = False  # whether a step or an evaluation is half done
         self._stopping: tuple[str, BaseException | None] | None = None  # reason, error to raise
         self._resumable = False  # whether the same call again continues after the stop
@@ -184,7 +184,7 @@ class Run:
         self.seconds = time.monotonic() - self._began
         ends = self._due or self._late or self._stopping is not None
         check = not self._asynchronous or ends or self.done % CHECK_INTERVAL == 0
-        if check and not self.update.progress.alive.item():
+        if check and not self.update.progress.finite.item():
             return self._fail()
         self._look_or_stop()
         if self._folder is not None:
@@ -197,7 +197,7 @@ class Run:
     def _due(self) -> bool:
         r"""Whether an evaluation is due after the present step, and has not been made."""
         due = self.done >= self.total or self.done % self._every == 0
-        return due and self._looked < self.done
+        return due and self._evaluated < self.done
 
     @property
     def _late(self) -> bool:
@@ -223,7 +223,7 @@ class Run:
         entry = self.measure()
         self._in_progress = True
         self.update.progress.sums.zero_()
-        self._looked = self.done
+        self._evaluated = self.done
         self.history.append(**entry)
         student = self.objective.student
         if self.plateau is not None:
@@ -241,7 +241,7 @@ class Run:
     def measure(self) -> dict[str, float]:
         r"""One entry of the history; the run is left as it is."""
         progress, names = self.update.progress, self.objective.names
-        means = (progress.sums / (self.done - self._looked)).tolist()
+        means = (progress.sums / (self.done - self._evaluated)).tolist()
         entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
         if len(names) > 1:  # a term may be called "loss" too: the total stays
             entry = entry | dict(zip(names, means, strict=False)) | entry
@@ -269,13 +269,13 @@ class Run:
         warnings.warn(self.stop_reason, stacklevel=2)
 
     def _state(self) -> tuple[int, int, str | None]:
-        return self.done, self._looked, self.stop_reason
+        return self.done, self._evaluated, self.stop_reason
 
     def save(self) -> None:
         r"""Write a checkpoint, if there is a folder for it and anything new."""
         if self._folder is None or self._state() == self._written:
             return
-        if self.stop_reason is None and not self.update.progress.alive.item():
+        if self.stop_reason is None and not self.update.progress.finite.item():
             self._fail()
         groups = {
             "student": self.objective.student.state_dict(),
@@ -288,7 +288,7 @@ class Run:
             "identity": dict(self.identity),
             "done": self.done,
             "steps": self.total,
-            "looked": self._looked,
+            "evaluated": self._evaluated,
             "seconds": self.seconds,
             "engine": self.engine.state(),
             "stop_reason": None if self._resumable else self.stop_reason,
@@ -302,14 +302,17 @@ class Run:
         if not path.exists():
             return
         tensors, about = files.read(path)
+        if "update.progress.alive" in tensors:  # the names in older files
+            tensors["update.progress.finite"] = tensors.pop("update.progress.alive")
+            about["evaluated"] = about.pop("looked")
         folder, device = path.parent, self.objective.device
         if changed := files.differences(about["identity"], dict(self.identity)):
             changes = "; ".join(changed)
             raise CheckpointError(f"checkpoint: {folder} belongs to another run: {changes}")
         done, saved, steps = about["done"], about["steps"], self.total
         same_until = getattr(self.update, "same_until", None)
-        alive = bool(tensors.get("update.progress.alive", True))  # one that failed takes no steps
-        if alive and saved != steps and done and not (same_until and same_until(done, saved)):
+        finite = bool(tensors.get("update.progress.finite", True))  # one that failed takes no steps
+        if finite and saved != steps and done and not (same_until and same_until(done, saved)):
             schedule = getattr(self.update, "schedule", self.update)
             name = getattr(schedule, "__qualname__", type(schedule).__name__)
             raise CheckpointError(
@@ -326,8 +329,8 @@ class Run:
         self.best = {k: v.to(device) for k, v in files.strip_prefix("best.", tensors).items()}
         self.engine.load(about.get("engine", {}))
         self.history = History(about["history"])
-        self.done, self._looked, self.seconds = done, about["looked"], about["seconds"]
+        self.done, self._evaluated, self.seconds = done, about["evaluated"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
             self.plateau.best, self.plateau.since = about["plateau"]
-        if saved >= steps or not self.update.progress.alive.item():
+        if saved >= steps or not self.update.progress.finite.item():
             self.stop_reason = about["stop_reason"]

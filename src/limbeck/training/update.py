@@ -31,7 +31,7 @@ class Progress:
         # steps that changed the student, which also drive schedules
         self.done = torch.zeros(1, dtype=torch.float64, device=device)
         # all losses and gradients were finite so far; if not, the student no longer changes
-        self.alive = torch.ones((), dtype=torch.bool, device=device)
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
         # mean of each loss term at the last step, then the total; and the sums since last read
         self.last = torch.zeros(terms + 1, dtype=dtype, device=device)
         self.sums = torch.zeros(terms + 1, dtype=torch.float64, device=device)
@@ -136,7 +136,7 @@ class GradientUpdate:
         if self.reduce is not None:
             gradients, means, buffers = self.reduce(gradients, means, buffers)
         norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
-        good = progress.alive & norm.isfinite() & means.isfinite().all()
+        good = progress.finite & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
         progress.norm.copy_(norm[None])
         if traced:  # a bad step is one with zero gradients and a zero rate: nothing moves
@@ -156,7 +156,7 @@ class GradientUpdate:
                 self._buffers[name].copy_(buffer)
         progress.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
         progress.done.add_(good.to(torch.float64))
-        progress.alive.copy_(good)
+        progress.finite.copy_(good)
 
     def _step_eager(self, gradients: Tensors) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
