@@ -46,13 +46,21 @@ def test_a_name_of_another_verb_is_unknown():
 
 
 STUDENT = {"name": "MLP", "role": "student", "parameters": 7, "bytes": 99}
-FIDELITY = {"measures": {"student": {"agreement": [0.97, 0.01], "kl": [0.2, 0.1]}}, "kept": 0.9}
+FIDELITY = {
+    "measures": {"student": {"agreement": [0.97, 0.01], "kl": [0.2, 0.1]}},
+    "retention": 0.9,
+}
 CONTENT = {"verb": "compress", "models": [STUDENT], "fidelity": FIDELITY}
 
 
 def test_figures_of_a_result():
     found = figures(CONTENT)
-    assert (found["agreement"], found["kl"], found["kept"], found["bytes"]) == (0.97, 0.2, 0.9, 99)
+    assert (found["agreement"], found["kl"], found["retention"], found["bytes"]) == (
+        0.97,
+        0.2,
+        0.9,
+        99,
+    )
     assert found["accuracy"] is None
 
 

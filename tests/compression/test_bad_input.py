@@ -283,7 +283,7 @@ def test_a_teacher_that_raises_in_the_middle(forest, tmp_path):
         TeacherError, match="predictions are in the cache and are not computed again"
     ) as found:
         compress(Changing(forest, fail, 250), X, (8,), **kept, **QUICK)
-    answered = found.value.kept
+    answered = found.value.cached
     assert answered > 0
     again = Changing(forest, fail, 10**6)
     made = compress(again, X, (8,), **kept, **QUICK)

@@ -61,7 +61,7 @@ def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cance
         (small.predict(X_test) == y_test).mean()
     )
     assert "baseline" in report.measures
-    assert 0.9 < report.kept <= 1.1
+    assert 0.9 < report.retention <= 1.1
     assert "keeps" in str(report)
     assert json.loads(json.dumps(report.to_dict()))
 
@@ -101,7 +101,7 @@ def test_regression_in_its_own_units():
     teacher, student = forest.predict(X[400:]), result.predict(X[400:])
     assert student.shape == (200,)
     assert 1 - ((teacher - student) ** 2).mean() / teacher.var() > 0.85
-    assert result.report(X[400:], y[400:], time=False).kept > 0.85
+    assert result.report(X[400:], y[400:], time=False).retention > 0.85
 
 
 def test_several_labels_at_once():
@@ -207,8 +207,8 @@ def test_inputs_are_chosen_where_students_are_measured(cancer):
 def test_a_student_grows_until_it_keeps_enough(cancer):
     forest, X, *_ = cancer
     result = compress(forest, X, "auto", keep=0.9, **QUICK)
-    assert result.tried[-1]["kept"] >= 0.9
-    assert all(entry["kept"] < 0.9 for entry in result.tried[:-1])
+    assert result.tried[-1]["retention"] >= 0.9
+    assert all(entry["retention"] < 0.9 for entry in result.tried[:-1])
     largest = result.tried[0]["bytes"] + 10
     limited = compress(forest, X, "auto", keep=1.0, max_bytes=largest, **QUICK)
     assert len(limited.tried) == 1

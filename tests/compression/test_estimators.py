@@ -222,7 +222,7 @@ def test_a_student_that_grows_until_it_keeps_enough():
     X = np.random.default_rng(0).normal(size=(240, 3))
     options = {"engine": "eager"}
     made = DistilledRegressor(lambda x: x[:, 0] * 2, "auto", keep=0.5, options=options).fit(X)
-    assert made.result_.tried[-1]["kept"] > 0.5
+    assert made.result_.tried[-1]["retention"] > 0.5
     assert made.result_.recipe.student == made.result_.tried[-1]["student"]
     assert made.score(X) > 0.5
 

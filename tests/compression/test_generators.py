@@ -39,7 +39,7 @@ def test_as_many_as_asked_of_the_same_kind_and_the_same_again(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "kept"), [("munge", 0.9), ("noise", 0.85), ("nade", 0.8), ("mixture", 0.9)]
+    ("name", "retention"), [("munge", 0.9), ("noise", 0.85), ("nade", 0.8), ("mixture", 0.9)]
 )
 def test_columns_stay_together(name, kept):
     x = correlated()

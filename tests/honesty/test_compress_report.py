@@ -52,11 +52,11 @@ def test_a_student_that_never_finds_a_rare_class_keeps_nothing(classes):
     teacher, y = rare(classes=classes)
     student, _ = rare(found=0)
     report = fidelity("classification", teacher, student, y, classes=classes)
-    assert (report.main, report.kept) == ("rare_recall", 0.0)
+    assert (report.main, report.retention) == ("rare_recall", 0.0)
     title = f"recall of class {classes[1]}"
     assert report.sentence().startswith(f"The student keeps only 0.0% of the teacher's {title}")
     assert title in str(report)
-    (required,) = verdicts(report, "kept=0.9")
+    (required,) = verdicts(report, "retention=0.9")
     assert not required["held"]
     again = Fidelity.from_dict(json.loads(json.dumps(report.to_dict())))
     assert again.sentence() == report.sentence()
@@ -90,14 +90,14 @@ def test_a_class_that_is_not_the_rarest_is_not_lost_silently():
     student = teacher.copy()
     student[y == 1] = [0.9, 0.05, 0.05]
     report = fidelity("classification", teacher, student, y)
-    assert (report.main, report.kept, report.worst.name) == ("worst_recall", 0.0, 1)
+    assert (report.main, report.retention, report.worst.name) == ("worst_recall", 0.0, 1)
     assert "keeps only 0.0% of the teacher's recall of class 1" in report.sentence()
 
 
 def test_without_labels_the_teachers_own_classes_are_checked():
     (teacher, _), (student, _) = rare(), rare(found=0)
     report = fidelity("classification", teacher, student)
-    assert (report.main, report.kept) == ("rare_recall", 0.0)
+    assert (report.main, report.retention) == ("rare_recall", 0.0)
     assert "keeps only 0.0% of the teacher's recall of class 1" in report.sentence()
     assert report.measures["teacher"] == {}
     assert not verdicts(report, "rare_recall=0.9")[0]["held"]
@@ -112,7 +112,7 @@ def test_labels_that_rows_rarely_have_or_rarely_lack_are_classes_too():
     student[:, 0] = 0.95
     for labels in (y, None):
         report = fidelity("multilabel", teacher, student, labels)
-        assert (report.main, report.kept) == ("rare_recall", 0.0)
+        assert (report.main, report.retention) == ("rare_recall", 0.0)
 
 
 def test_classes_of_too_few_rows_are_named_and_unmet():
@@ -131,7 +131,7 @@ def test_classes_of_too_few_rows_are_named_and_unmet():
 def test_a_teacher_that_finds_none_of_a_class_has_nothing_to_keep():
     (teacher, y), (student, _) = rare(found=0), rare(found=0)
     report = fidelity("classification", teacher, student, y)
-    assert math.isnan(report.kept_by["rare_recall"].value)
+    assert math.isnan(report.retention_by["rare_recall"].value)
     assert report.main != "rare_recall"
     assert "the teacher itself finds none of the 45 rows of class 1" in report.sentence()
     assert not verdicts(report, "rare_recall=0.1")[0]["held"]
@@ -140,7 +140,7 @@ def test_a_teacher_that_finds_none_of_a_class_has_nothing_to_keep():
 def test_a_teacher_of_hard_labels_is_measured_too():
     (teacher, y), (student, _) = rare(found=1), rare(found=0)
     report = fidelity("classification", np.eye(2)[teacher.argmax(1)], student, y)
-    assert (report.main, report.kept) == ("rare_recall", 0.0)
+    assert (report.main, report.retention) == ("rare_recall", 0.0)
 
 
 def test_a_regression_has_no_rare_classes():
@@ -163,8 +163,8 @@ def test_what_could_not_be_computed_does_not_meet_a_requirement():
     )
     rows = np.linspace(-1, 1, 50)
     backwards = fidelity("regression", -rows, -rows, rows)  # an R² below zero has no part
-    assert math.isnan(backwards.kept)
-    for text in ("kept=0", "kept<=5", "kept>=-9"):
+    assert math.isnan(backwards.retention)
+    for text in ("retention=0", "retention<=5", "retention>=-9"):
         (required,) = verdicts(backwards, text)
         assert not required["held"]
         assert "unchecked" in required["words"]
@@ -173,9 +173,9 @@ def test_what_could_not_be_computed_does_not_meet_a_requirement():
 def test_a_report_of_before_says_that_rare_classes_were_not_checked():
     teacher, y = rare()
     saved = fidelity("classification", teacher, teacher, y).to_dict()
-    for name in ("kept_by", "rarest", "worst", "unchecked"):
+    for name in ("retention_by", "rarest", "worst", "unchecked"):
         del saved[name]
-    saved |= {"main": "accuracy", "kept": 0.99}
+    saved |= {"main": "accuracy", "retention": 0.99}
     said = Fidelity.from_dict(saved).sentence()
     assert said.startswith("The student keeps 99.0% of the teacher's accuracy (")
     assert said.endswith("; rare classes were not checked.")

@@ -61,7 +61,7 @@ def test_a_student_resolves_time_stamps_in_predict_and_in_every_export(tmp_path)
     result = lb.compress(
         wave, X, (16,), inputs="data", task="regression", steps=400, progress=False, device="cpu"
     )
-    assert result.report(X, time=False).kept > 0.7
+    assert result.report(X, time=False).retention > 0.7
     values = result.predict(X)
     one_by_one = np.concatenate([result.predict(X[k : k + 1]) for k in range(20)])
     np.testing.assert_allclose(one_by_one, values[:20], atol=1e-5)
@@ -91,7 +91,7 @@ def test_the_onnx_file_of_such_a_student_takes_doubles(tmp_path):
 def test_trees_split_between_time_stamps(student):
     X = stamps()
     result = lb.compress(wave, X, student, inputs="data", task="regression", progress=False)
-    assert result.report(X, time=False).kept > 0.9
+    assert result.report(X, time=False).retention > 0.9
     if student == "tree":
         assert "x[0] <= 17000" in result.rules()
 

@@ -197,7 +197,7 @@ def interrupt_after_step() -> Iterator[None]:
 
 
 FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first
-    "compress": {"kept": True, "parameters": False, "bytes": False},
+    "compress": {"retention": True, "parameters": False, "bytes": False},
     "condense": {
         "mean_error": False, "max_error": False, "kl": False, "log_prob": True,
         "parameters": False, "bytes": False, "r_hat": False, "ess": True,
@@ -284,7 +284,7 @@ def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -
         return "there were no rows to compare teacher and student on"
     if name in ("parameters", "bytes"):
         return "the size of the student is unknown"
-    if name in fidelity["measures"]["student"] or name == "kept":
+    if name in fidelity["measures"]["student"] or name == "retention":
         return "it is not defined for these rows and this teacher"
     task = "regression" if fidelity.get("task") == "regression" else "classification"
     if name in CLASS_FIGURES and task == "classification":
@@ -304,7 +304,7 @@ def figures(content: Mapping[str, Any]) -> dict[str, Any]:
     if (fidelity := content.get("fidelity")) is not None:
         measures = fidelity["measures"]["student"]
         values |= {name: figure[0] for name, figure in measures.items()}
-        values["kept"] = fidelity["kept"]
+        values["retention"] = fidelity["retention"]
     if (agreement := content.get("agreement")) is not None:
         values |= agreement  # pairs are those of the draws and of the student
         values["log_prob"] = (agreement.get("log_prob") or (None, None))[1]

@@ -251,7 +251,8 @@ def grow_student(
         result = train(problem, attempt)
         share = held_out_mean(problem, result, "agreement")
         share = 1 - share if task == "regression" else share
-        tried.append({"student": hidden, "kept": share, "bytes": bytes_on_disk(result.student)})
+        size = bytes_on_disk(result.student)
+        tried.append({"student": hidden, "retention": share, "bytes": size})
         if share >= keep:
             break
     return result, attempt, tried

@@ -51,7 +51,7 @@ def compressed(
         content["summary"] = report.sentence()
         content["verdicts"] += _verdicts(report)
         notes = [f"{note[:1].upper()}{note[1:]}." for note in tables.rare_class_notes(report)]
-        if math.isnan(report.kept):
+        if math.isnan(report.retention):
             title = tables.measure_title(report, report.main)
             notes.append(
                 f"Unchecked: what the student keeps of the teacher's {title}, which is not above 0."
@@ -69,13 +69,13 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
         worse = tables.remarks(report)
         words = worse[0] if worse else "In no subgroup is the student clearly worse."
         verdicts.append(summary.verdict("subgroups", not worse, words))
-    if not math.isnan(report.kept):
-        held = report.kept >= tables.LITTLE
-        only, share = "" if held else "only ", tables.percent(report.kept)
+    if not math.isnan(report.retention):
+        held = report.retention >= tables.LITTLE
+        only, share = "" if held else "only ", tables.percent(report.retention)
         words = {
             "agreement": f"agrees with the teacher on {only}{share} of the rows",
-            "teacher_r2": f"follows the teacher with an R² of {only}{report.kept:.3f}",
-        }.get(report.main) or f"keeps {only}{share} of {tables.kept_noun(report)}"
+            "teacher_r2": f"follows the teacher with an R² of {only}{report.retention:.3f}",
+        }.get(report.main) or f"keeps {only}{share} of {tables.retention_noun(report)}"
         verdicts.append(summary.verdict("quality", held, f"The student {words}."))
     return verdicts
 
@@ -114,8 +114,9 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     if "fidelity" not in content:
         return []
     report, figures = Fidelity.from_dict(content["fidelity"]), []
-    if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.kept):
-        figures.append(Stat(tables.percent(report.kept), f"of {tables.kept_noun(report)} kept"))
+    if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.retention):
+        share = tables.percent(report.retention)
+        figures.append(Stat(share, f"of {tables.retention_noun(report)} kept"))
     labels = {"agreement": "agreement with the teacher", "teacher_r2": "R² against the teacher"}
     for name, label in labels.items():
         if (figure := report.measures["student"].get(name)) is not None:

@@ -33,21 +33,21 @@ class TeacherError(LimbeckError):
 
     Attributes:
         rows: The rows of X that it was queried about when it failed.
-        kept: The number of answers in the cache.
+        cached: The number of answers in the cache.
     """
 
-    def __init__(self, message: str, rows: Array, kept: int) -> None:
+    def __init__(self, message: str, rows: Array, cached: int) -> None:
         super().__init__(message)
-        self.rows, self.kept = rows, kept
+        self.rows, self.cached = rows, cached
 
     @classmethod
     def of(
-        cls, error: Exception, where: str, rows: Array, remark: str = "", kept: int = 0
+        cls, error: Exception, where: str, rows: Array, remark: str = "", cached: int = 0
     ) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
         cause = ": ".join(filter(None, [type(error).__name__, str(error)]))
         after = f"; {remark}" if remark else ""
-        return cls(f"teacher: it failed at {where} ({cause}){after}", rows, kept)
+        return cls(f"teacher: it failed at {where} ({cause}){after}", rows, cached)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
     )
     assert caught.value.__cause__ is cause
     assert isinstance(caught.value, lb.LimbeckError)
-    assert caught.value.kept == 100
+    assert caught.value.cached == 100
     assert caught.value.rows.tolist() == list(range(100, 150))
     assert clock.slept == [1.0, 2.0]
     again = StandIn()
@@ -216,7 +216,7 @@ def test_other_errors_are_not_tried_again(clock, tmp_path):
         label_rows(teacher, X, cache=tmp_path, batch_size=50)
     assert caught.value.__cause__ is cause
     assert clock.slept == []
-    assert caught.value.kept == 50
+    assert caught.value.cached == 50
 
 
 def test_the_rows_of_an_error_are_those_of_the_users_inputs():

@@ -77,9 +77,9 @@ def test_what_is_kept_is_a_ratio_with_an_error_that_covers():
     teacher, student, _, y = classified()
     found = fidelity("classification", teacher, student, y)
     right = [(p.argmax(1) == y).mean() for p in (student, teacher)]
-    assert found.kept_by["accuracy"].value == pytest.approx(right[0] / right[1])
-    assert found.kept == min(figure.value for figure in found.kept_by.values())
-    assert found.kept == found.kept_by[found.main].value
+    assert found.retention_by["accuracy"].value == pytest.approx(right[0] / right[1])
+    assert found.retention == min(figure.value for figure in found.retention_by.values())
+    assert found.retention == found.retention_by[found.main].value
     truth = _kept(*classified(200_000, seed=99))[0]
     inside = 0
     for seed in range(300):
@@ -99,8 +99,8 @@ def _kept(teacher, student, baseline, y):
 def test_without_labels_faithfulness_is_all_there_is():
     teacher, student, baseline, _ = classified()
     found = fidelity("classification", teacher, student, baseline=baseline)
-    assert found.kept_by["agreement"] == found.measures["student"]["agreement"]
-    assert found.kept == min(figure.value for figure in found.kept_by.values())
+    assert found.retention_by["agreement"] == found.measures["student"]["agreement"]
+    assert found.retention == min(figure.value for figure in found.retention_by.values())
     assert set(found.measures["student"]) == {"agreement", "kl", *RARE}
     assert found.measures["teacher"] == {}
     assert found.differences["teacher"] == {}
@@ -110,14 +110,16 @@ def test_without_labels_faithfulness_is_all_there_is():
     values, following, _ = valued()
     found = fidelity("regression", values, following)
     assert found.main == "teacher_r2"
-    assert found.kept == pytest.approx(metrics.r2_score(values, following))
+    assert found.retention == pytest.approx(metrics.r2_score(values, following))
 
 
 def test_regression_keeps_r2():
     teacher, student, y = valued()
     found = fidelity("regression", teacher[:, 0], student, y[:, 0])
     assert found.main == "r2"
-    assert found.kept == pytest.approx(metrics.r2_score(y, student) / metrics.r2_score(y, teacher))
+    assert found.retention == pytest.approx(
+        metrics.r2_score(y, student) / metrics.r2_score(y, teacher)
+    )
     assert found.measures["student"]["difference"].value == pytest.approx(
         np.abs(teacher - student).mean()
     )
@@ -127,14 +129,14 @@ def test_regression_keeps_r2():
 def test_no_ratio_where_it_would_mean_nothing():
     teacher, student, y = valued()
     found = fidelity("regression", -teacher, -student, y)
-    assert math.isnan(found.kept)
+    assert math.isnan(found.retention)
     assert "has R² -" in found.sentence()
     constant = fidelity("regression", teacher, student, np.ones_like(y))
     assert math.isnan(constant.measures["student"]["r2"].value)
     assert constant.main == "teacher_r2"
     assert "–" in str(constant)
     wrong = fidelity("classification", [[1, 0]] * 3, [[1, 0]] * 3, [1, 1, 1])
-    assert math.isnan(wrong.kept)
+    assert math.isnan(wrong.retention)
 
 
 def test_every_label_and_every_target_is_shown_alone():

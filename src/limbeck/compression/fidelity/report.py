@@ -47,11 +47,11 @@ class Fidelity(Comparison):
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, labels or targets.
         names: Headings of the table's columns, by model.
-        main: The measure that `kept` is about: of those in `kept_by`, the one with the least.
-        kept: The fraction of the teacher's main measure that the student keeps; NaN where a ratio
+        main: The measure that `retention` is about: the least of those in `retention_by`.
+        retention: The fraction of the teacher's main measure that the student keeps; NaN if a ratio
             has no meaning, such as of an R² below zero.
-        kept_error: Its standard error.
-        kept_by: The fraction that the student keeps, by measure: one of all rows, "accuracy", "r2",
+        retention_error: Its standard error.
+        retention_by: The same by measure: one of all rows, "accuracy", "r2",
             "agreement" or "teacher_r2"; and those of rare classes that have 30 test rows or more.
         rarest: The class of "average_precision" and "rare_recall", with its number of test rows.
         worst: The class of "worst_recall".
@@ -69,9 +69,9 @@ class Fidelity(Comparison):
     classes: list[Any] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=lambda: dict(NAMES))
     main: str = ""
-    kept: float = math.nan
-    kept_error: float = math.nan
-    kept_by: dict[str, Figure] = field(default_factory=dict)
+    retention: float = math.nan
+    retention_error: float = math.nan
+    retention_by: dict[str, Figure] = field(default_factory=dict)
     rarest: ClassCount | None = None
     worst: ClassCount | None = None
     unchecked: list[ClassCount] | None = None
@@ -119,16 +119,18 @@ class Fidelity(Comparison):
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
         lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
-        saved = {"kept_by": {}, "notes": [], **lacking, **saved}
+        saved = {name.replace("kept", "retention"): saved[name] for name in saved}
+        saved = {"retention_by": {}, "notes": [], **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
         values |= vars(Comparison.from_saved(saved))
         for name in ("rarest", "worst"):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
         if saved["unchecked"] is not None:
             values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        kept = comparison.figures(saved["kept_by"] | {"": (saved["kept"], saved["kept_error"])})
-        values["kept"], values["kept_error"] = kept.pop("")
-        values["kept_by"] = kept
+        main = saved["retention"], saved["retention_error"]
+        shares = comparison.figures(saved["retention_by"] | {"": main})
+        values["retention"], values["retention_error"] = shares.pop("")
+        values["retention_by"] = shares
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
         values["by_group"] = {
@@ -174,7 +176,7 @@ def fidelity(
 
     >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
     >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
-    >>> report.measures["teacher"]["accuracy"], report.kept
+    >>> report.measures["teacher"]["accuracy"], report.retention
     (Figure(value=0.75, std_error=0.25), 0.333...)
     """
     for name in (names or {}).keys() - NAMES.keys():
@@ -196,7 +198,8 @@ def fidelity(
     return Fidelity(
         **vars(comparison.compare(data, seed, rare.rows)),
         task=task, classes=data.classes, names=NAMES | dict(names or {}),
-        main=main, kept=shares[main].value, kept_error=shares[main].std_error, kept_by=shares,
+        main=main, retention=shares[main].value, retention_error=shares[main].std_error,
+        retention_by=shares,
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
         by_group=parts, worse=comparison.worse(task, data.y is not None, parts),

@@ -207,7 +207,7 @@ def _class_count(report: Fidelity, name: str) -> ClassCount | None:
     return of_class if MEASURES[name].class_title else None
 
 
-def kept_noun(report: Fidelity) -> str:
+def retention_noun(report: Fidelity) -> str:
     r"""The main measure: "the teacher's accuracy", "the teacher's recall of class fraud"."""
     owner = "the teacher's "
     return owner + measure_title(report, report.main).replace(owner, "")
@@ -215,12 +215,13 @@ def kept_noun(report: Fidelity) -> str:
 
 def _quality(report: Fidelity) -> str:
     r"""The least retention, and the values of the other measures."""
-    if math.isnan(report.kept):
+    if math.isnan(report.retention):
         noun = measure_title(report, report.main)
         one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
         return f"has {noun} {one} where the teacher has {two}"
-    only = "only " if report.kept < LITTLE else ""
-    return f"keeps {only}{percent(report.kept)} of {kept_noun(report)}{_all_values(report)}"
+    only = "only " if report.retention < LITTLE else ""
+    share = f"{only}{percent(report.retention)}"
+    return f"keeps {share} of {retention_noun(report)}{_all_values(report)}"
 
 
 def _faithfulness(report: Fidelity, after_quality: bool) -> str:
@@ -245,11 +246,11 @@ def _rows(report: Fidelity) -> str:
 
 def _all_values(report: Fidelity) -> str:
     r"""The values of the main measure, and of those with a larger retention."""
-    others = [name for name in report.kept_by if name not in ("agreement", report.main)]
+    others = [name for name in report.retention_by if name not in ("agreement", report.main)]
     rest = ", ".join(f"{measure_title(report, name)} {_values(report, name)}" for name in others)
     main = "" if report.main == "agreement" else _values(report, report.main)
     values = "; ".join(filter(None, (main, rest)))
-    count = len(report.kept_by)
+    count = len(report.retention_by)
     worst = f", the worst of {count} measures" if count > 1 else ""
     return f"{worst} ({values})" if values else worst
 
@@ -313,7 +314,7 @@ def rare_class_notes(report: Fidelity) -> list[str]:
         return []
     if report.unchecked is None:
         return ["rare classes were not checked"]
-    notes, rarest, recall = [], report.rarest, report.kept_by.get("rare_recall")
+    notes, rarest, recall = [], report.rarest, report.retention_by.get("rare_recall")
     if recall is not None and rarest is not None and math.isnan(recall.value):
         notes.append(f"the teacher itself finds none of the {rarest.rows:,} rows of {rarest.title}")
     if report.unchecked:
