@@ -62,7 +62,7 @@ class Support:
         return torch.randn(shape, dtype=dtype, **place)
 
     @property
-    def to_record(self) -> str:
+    def description(self) -> str:
         r"""The accepted values, in words."""
         return "finite numbers"
 
@@ -98,7 +98,7 @@ class Discrete(Support):
         return [self.first + self.step * code for code in range(self.count)]
 
     @property
-    def to_record(self) -> str:
+    def description(self) -> str:
         first, second, *more = (f"{value:g}" for value in self.values)
         return f"{first}, {second} … {more[-1]}" if more else f"{first} and {second}"
 

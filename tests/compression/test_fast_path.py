@@ -41,7 +41,7 @@ def net(forest):
 
 def in_torch(made, rows):
     form = made.settings.get("student_output")
-    return predictions(made.student, made.kind.encode(rows), made.task, form)
+    return predictions(made.student, made.row_format.encode(rows), made.task, form)
 
 
 TEACHERS = {

@@ -79,7 +79,7 @@ class Compressed(Result):
     Attributes:
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, or of the labels; None for regression.
-        kind: What rows are.
+        row_format: What rows are.
         inputs: Where inputs came from.
         tried: What was tried on the way, with what it reached on rows held out.
         problem: The teacher and its rows; None in a result that was read back.
@@ -91,7 +91,7 @@ class Compressed(Result):
 
     task: str = "classification"
     classes: Any = None
-    kind: RowFormat | None = None
+    row_format: RowFormat | None = None
     inputs: str = ""
     tried: list[dict[str, Any]] = field(default_factory=list)
     problem: Problem | None = None
@@ -107,7 +107,7 @@ class Compressed(Result):
         teacher = problem.teacher
         inputs = recipe.inputs if isinstance(recipe.inputs, str) else repr(recipe.inputs)
         return cls(
-            **vars(result), task=teacher.task, classes=teacher.classes, kind=problem.format,
+            **vars(result), task=teacher.task, classes=teacher.classes, row_format=problem.format,
             inputs=inputs, problem=problem, recipe=recipe, **fields,
         )  # fmt: skip
 
@@ -122,14 +122,14 @@ class Compressed(Result):
         return predicted_labels(self._predictions(X), self.task, self.classes)
 
     def _predictions(self, X: object) -> np.ndarray:
-        assert self.kind is not None
+        assert self.row_format is not None
         form = self.settings.get("student_output")
-        if isinstance(self.kind, ArrayFormat):
+        if isinstance(self.row_format, ArrayFormat):
             if self._fast is None or not self._fast.current(self.student):
-                self._fast = NumpyFastPath(self.student, self.kind.shape, self.task, form)
+                self._fast = NumpyFastPath(self.student, self.row_format.shape, self.task, form)
             if (outputs := self._fast(X)) is not None:
                 return outputs
-        return predictions(self.student, self.kind.encode(X), self.task, form)
+        return predictions(self.student, self.row_format.encode(X), self.task, form)
 
     def report(
         self, X: object, y: ArrayLike | None = None, *, groups: Groups = None,
@@ -146,9 +146,13 @@ class Compressed(Result):
                 trained on those alone, and shown beside. Default: those that `compress` got.
             time: Whether to measure how long predictions take. Default: True.
         """
-        if self.problem is None or self.kind is None:
+        if self.problem is None or self.row_format is None:
             raise ArgumentError("report", "a result without its teacher", "one made by compress")
-        teacher, given, columns = self.problem.teacher, self.kind.as_given(X), _groups(groups, X)
+        teacher, given, columns = (
+            self.problem.teacher,
+            self.row_format.as_given(X),
+            _groups(groups, X),
+        )
         labels = self.labels if labels is None else labels
         baseline = None if labels is None else self.on_labels(labels)._predictions(X)
         calls: dict[str, Callable[[Any], np.ndarray]]
@@ -196,8 +200,8 @@ class Compressed(Result):
             received = f"a {type(tree).__name__}"
             raise ArgumentError("student", received, "a tree, as student='tree' makes one")
         encoder, origin = getattr(student, "encoder", None), getattr(student, "origin", None)
-        if isinstance(self.kind, TableFormat) and isinstance(encoder, TableEncoder):
-            features, writers = _in_own_units(encoder, self.kind.table)
+        if isinstance(self.row_format, TableFormat) and isinstance(encoder, TableEncoder):
+            features, writers = _in_own_units(encoder, self.row_format.table)
             text = tree.text(features, self.classes, writers)
             for name in features:  # indicators are 0 or 1
                 no = f"if {name.replace(' is ', ' is not ', 1)}:"
@@ -233,9 +237,13 @@ class Compressed(Result):
 
     def save(self, folder: str | Path) -> Path:
         r"""Write the student (safetensors), its summary and its task (JSON) into a folder."""
-        assert self.kind is not None
+        assert self.row_format is not None
         folder = super().save(folder)
-        about = {"task": self.task, "classes": self._class_names(), "kind": self.kind.spec()}
+        about = {
+            "task": self.task,
+            "classes": self._class_names(),
+            "format": self.row_format.spec(),
+        }
         about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
@@ -250,10 +258,10 @@ class Compressed(Result):
         form = "values" if self.task == "regression" else "probabilities"
         whole = Answering(self.student, self.task, self.settings.get("student_output"))
         about = {} if self.problem is None else {"teacher": self.problem.teacher.name}
-        about["asked at"] = self.inputs
-        rows: dict[str, Any] = {"shape": getattr(self.kind, "shape", None)}
-        if isinstance(self.kind, TableFormat):
-            rows["table"] = self.kind.table
+        about["generator"] = self.inputs
+        rows: dict[str, Any] = {"shape": getattr(self.row_format, "shape", None)}
+        if isinstance(self.row_format, TableFormat):
+            rows["table"] = self.row_format.table
         return limbeck.export.of_result(
             self, whole, form, verb="compress", task=self.task,
             classes=self._class_names(), about=about, doubts=tuple(self.notes), **rows,
@@ -266,10 +274,10 @@ class Compressed(Result):
         path = Path(folder) / ABOUT
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
-            kind = format_from_spec(about.pop("kind"))
+            row_format = format_from_spec(about.pop("format", None) or about.pop("kind"))
             names = about.pop("classes")
             classes = None if names is None else np.asarray(names)
-            return cls(**vars(result), **about, kind=kind, classes=classes)
+            return cls(**vars(result), **about, row_format=row_format, classes=classes)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
 

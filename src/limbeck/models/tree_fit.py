@@ -73,7 +73,7 @@ def fit_boosted(
         mean = outputs.mean(0).clip(SURE, 1 - SURE)
         base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
-    random, trees = np.random.default_rng(seed), []
+    random, fits = np.random.default_rng(seed), list[TreeArrays]()
     for _ in tracked(range(count), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
@@ -82,10 +82,10 @@ def fit_boosted(
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
         z += rate * step[leaf]
-        trees.append(of_tree(fitted.tree_, False)._replace(value=rate * step * scale))
+        fits.append(of_tree(fitted.tree_, False)._replace(value=rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
     missing = bool(np.isnan(inputs).any())
-    return Trees(trees, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
+    return Trees(fits, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
 def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, ...]:

@@ -29,7 +29,7 @@ def compressed(
     if report is None and X is not None:
         report = result.report(X, y, labels=labels, groups=groups, time=time)
     content, arrays, notes = summary.run_summary(result), summary.Arrays(), list[str]()
-    content["settings"] = {"task": result.task, "asked at": result.inputs, **content["settings"]}
+    content["settings"] = {"task": result.task, "generator": result.inputs, **content["settings"]}
     if result.tried:
         content["tried"] = result.tried
     network = summary.named_network(result.student)

@@ -93,7 +93,8 @@ def _models(content: Mapping[str, Any]) -> list[Block]:
         size = "unknown" if model["role"] == "teacher" else "–"
         size = size_in_words(model["bytes"]) if model.get("bytes") else size
         rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
-    titles = {"task": "task", "student": "student", "asked at": "inputs", "loss": "loss",
+    titles = {"task": "task", "student": "student", "generator": "inputs",
+              "asked at": "inputs", "loss": "loss",
               "steps done": "steps", "stopped": "stopped"}  # fmt: skip
     settings = content["settings"]
     note = "; ".join(f"{t}: {value(settings[n])}" for n, t in titles.items() if n in settings)
