@@ -16,9 +16,9 @@ from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.export import numpy_predictor, to_numpy
 from limbeck.export.numpy_predictor import READER, column_records
 from limbeck.models.tree import Trees
-from tests.compression.tables import frames
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 from tests.refusals import refused
+from tests.tables import frames
 
 ALONE = """
 import json, runpy, sys

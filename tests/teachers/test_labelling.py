@@ -15,8 +15,8 @@ import limbeck as lb
 from limbeck.teachers import query as labelling
 from limbeck.teachers.cache import TeacherCache
 from limbeck.teachers.query import TeacherError, label_rows
-from tests.compression.asking.stand_in import StandIn, probabilities
 from tests.refusals import refused
+from tests.teachers.stand_in import StandIn, probabilities
 
 X = np.random.default_rng(0).standard_normal((200, 2))
 SINGLE = probabilities(X).astype(np.float32).astype(np.float64)
@@ -258,8 +258,8 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from limbeck.teachers import query as labelling
-from tests.compression.asking.stand_in import StandIn
-from tests.compression.asking.test_labelling import X
+from tests.teachers.stand_in import StandIn
+from tests.teachers.test_labelling import X
 
 def fail(teacher):
     if teacher.calls == 4:

@@ -13,8 +13,8 @@ from limbeck.compression.training import Answering
 from limbeck.export import table_onnx as table_export
 from limbeck.export.table_onnx import feeds, to_onnx
 from limbeck.tables.table import Table
-from tests.compression.tables.frames import frame
 from tests.refusals import refused
+from tests.tables.frames import frame
 
 pd = pytest.importorskip("pandas")
 needs_onnx = pytest.mark.skipif(
