@@ -9,7 +9,7 @@ import torch
 
 from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.tree import SURE, Trees, of_tree
+from limbeck.models.tree import SURE, TreeArrays, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
 from limbeck.progress import tracked
 
