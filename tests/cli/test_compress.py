@@ -96,7 +96,7 @@ def test_parquet_is_read(limbeck, here):
 
 def test_inputs_that_are_chosen_are_named(limbeck, here):
     np.save("many.npy", np.random.default_rng(1).normal(size=(300, 3)))
-    words = ("compress", "models:teacher", "many.npy", "--size", "300", "--steps", "30")
+    words = ("compress", "models:teacher", "many.npy", "--pool", "300", "--steps", "30")
     found = limbeck(*words, "--student", "8", "--no-timing", "--no-verdicts")
     assert found.code == 0, found.err
     tried = content("limbeck-compress")["tried"]

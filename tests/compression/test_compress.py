@@ -19,7 +19,7 @@ from limbeck.compression.students import predictions
 from tests.refusals import refused
 
 QUIET = {"progress": False, "device": "cpu", "engine": "eager"}
-QUICK = QUIET | {"steps": 400, "size": 1500, "inputs": "munge"}
+QUICK = QUIET | {"steps": 400, "pool": 1500, "inputs": "munge"}
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_a_student_grows_until_it_keeps_enough(cancer):
 
 def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
     heard = []
-    ask = QUICK | {"inputs": "auto", "steps": 20, "size": 800, "every": 10}
+    ask = QUICK | {"inputs": "auto", "steps": 20, "pool": 800, "every": 10}
     compress(cancer[0], cancer[1], (4,), callbacks=lambda entry: heard.append(entry["step"]), **ask)
     assert heard == [10, 20]
 
@@ -225,7 +225,7 @@ def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
 @pytest.mark.parametrize("choice", [{"inputs": "auto"}, {"student": "auto", "keep": 1.0}])
 def test_checkpoints_of_what_is_tried_do_not_meet(cancer, choice, tmp_path):
     forest, X, y, *_ = cancer
-    ask = QUICK | {"student": (6,), "steps": 20, "size": 300, "max_bytes": 4000} | choice
+    ask = QUICK | {"student": (6,), "steps": 20, "pool": 300, "max_bytes": 4000} | choice
     plain, kept = (lb.compress(forest, X, **ask, checkpoint=at) for at in (None, tmp_path / "c"))
     for a, b in zip(plain.student.parameters(), kept.student.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -297,7 +297,7 @@ def test_a_source_of_ones_own(cancer):
     ("ask", "told"),
     [
         ({"inputs": "mungo"}, "did you mean 'munge'"),
-        ({"size": 0}, "size"),
+        ({"pool": 0}, "pool"),
         ({"steps": 0}, "steps"),
         ({"keep": 99}, "keep"),
         ({"held_out": 1.5}, "held_out"),

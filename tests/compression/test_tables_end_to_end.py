@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 pandas = pytest.importorskip("pandas")
 
-QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 600, "size": 1500}
+QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 600, "pool": 1500}
 
 
 def people(n=500, seed=0):
@@ -133,7 +133,7 @@ def test_rules_have_dates_as_people_write_them(zone, step, shown):
 
 def test_an_estimator_without_a_teacher_takes_dates_and_gaps_of_every_kind():
     frame, label = visits()
-    student = lb.DistilledClassifier(student=(8,), inputs="munge", steps=400, size=1500)
+    student = lb.DistilledClassifier(student=(8,), inputs="munge", steps=400, pool=1500)
     student.fit(frame[:300], label[:300])
     known = frame.since[300:].notna()
     right = student.predict(frame[300:]) == label[300:]

@@ -23,7 +23,7 @@ def compressed(**options):
     x = X.numpy()
     teacher = RandomForestClassifier(3, random_state=0).fit(x, np.where(x[:, 0] > 0, "ja", "nein"))
     return lb.compress(
-        teacher, x, student=(3,), inputs="data", steps=5, size=60, device="cpu", progress=False,
+        teacher, x, student=(3,), inputs="data", steps=5, pool=60, device="cpu", progress=False,
         **options,
     )  # fmt: skip
 

@@ -123,7 +123,7 @@ def compress(
     inputs: str = Option(
         "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
         "mixture; or module:name."),
-    size: int | None = Option(None, help="The number of these inputs.", min=1),
+    pool: int | None = Option(None, help="The number of these inputs.", min=1),
     loss: str = Option("auto", help="auto, a name, or module:name."),
     derivatives: float | None = Option(
         None, help="Match derivatives too, with this weight (torch only)."),
@@ -164,7 +164,7 @@ def compress(
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
-        label_weight=label_weight, size=size, task=task,
+        label_weight=label_weight, pool=pool, task=task,
         loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
         keep=keep, max_bytes=max_bytes, **training,
     )  # fmt: skip

@@ -38,7 +38,7 @@ from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
-MIN_SIZE, MAX_SIZE = 10_000, 50_000  # inputs that a teacher labels by default
+MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
 PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # what was tried, with what it reached on rows held out
 
@@ -52,7 +52,7 @@ def compress(
     label_weight: float = 0.5,
     loss: str | Loss = "auto",
     inputs: str | Inputs = "auto",
-    size: int | None = None,
+    pool: int | None = None,
     steps: int | None = None,
     task: str = "auto",
     output: str = "auto",
@@ -91,7 +91,7 @@ def compress(
             torch module. Default: cross entropy, or square error for regression.
         inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
             `limbeck.inputs`. Default: "auto", the best of a few at held-out rows and near them.
-        size: Number of inputs that the teacher labels before training. Default: ten for each row,
+        pool: Number of inputs that the teacher labels before training. Default: ten for each row,
             from 10,000 to 50,000; or twice the rows, if that is more and `inputs` is a generator.
         steps: Steps of the training. Default: by the number of inputs.
         task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
@@ -147,16 +147,16 @@ def compress(
     # inputs of the user's own source never come again
     problem.caches = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    if size is None:
+    if pool is None:
         n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
-        size = max(n, min(MAX_SIZE, max(MIN_SIZE, 10 * n)), 2 * n if generated else 0)
-    size = whole("size", size)
+        pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
+    pool = whole("pool", pool)
     steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
-    recipe = Recipe(student, inputs, size, steps, training)
+    recipe = Recipe(student, inputs, pool, steps, training)
     tried: Trials = []
     if is_auto(inputs):
-        names = candidates(data.format, problem.x, problem.live, size)
+        names = candidates(data.format, problem.x, problem.live, pool)
         recipe, tried = best_inputs(problem, recipe, names)
     if is_auto(student):
         result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
@@ -225,7 +225,7 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
     for name in tracked(names, "trying inputs", problem.query.progress):
         training = _in_folder(recipe.training, f"inputs-{name}")
         training = replace(training, progress=False, callbacks=None)
-        result = train(problem, Recipe(student, name, recipe.size, steps, training))
+        result = train(problem, Recipe(student, name, recipe.pool, steps, training))
         scores[name] = held_out_mean(problem, result, "kl")
     training = _in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(scores, key=lambda name: scores[name])

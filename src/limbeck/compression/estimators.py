@@ -55,7 +55,7 @@ class Distilled(BaseEstimator):
         *,
         loss: str | Loss = "auto",
         inputs: str | Inputs = "auto",
-        size: int | None = None,
+        pool: int | None = None,
         steps: int | None = None,
         label_weight: float = 0.0,
         teacher_folds: int | None = None,
@@ -67,7 +67,7 @@ class Distilled(BaseEstimator):
         options: dict[str, Any] | None = None,
     ) -> None:
         self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
-        self.size, self.steps, self.label_weight = size, steps, label_weight
+        self.pool, self.steps, self.label_weight = pool, steps, label_weight
         self.teacher_folds, self.keep, self.max_bytes = teacher_folds, keep, max_bytes
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
@@ -258,8 +258,8 @@ class Distilled(BaseEstimator):
         if n < 1000:
             if is_auto(self.inputs):
                 arguments["inputs"] = "munge" if n > 1 else "data"
-            if self.size is None:
-                arguments["size"] = min(10_000, 20 * n)
+            if self.pool is None:
+                arguments["pool"] = min(10_000, 20 * n)
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
         if not is_auto(arguments["inputs"]) and not is_auto(self.student):
@@ -295,7 +295,7 @@ class DistilledClassifier(ClassifierMixin, Distilled):
         student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: (50, 30).
         loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
         inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
-        size: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
+        pool: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
             than 1,000 rows, 20 for each row, up to 10,000.
         steps: Steps of the training. Default: by the number of inputs; of fewer than 1,000 rows, 2
             for each row, 100 or more.

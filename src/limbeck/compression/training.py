@@ -177,7 +177,7 @@ class Recipe:
 
     student: object  # the argument of `compress`: sizes, a name, a module
     inputs: str | Inputs  # the name of a generator, or a source of the user's own
-    size: int  # inputs that the teacher labels before training, where it does
+    pool: int  # inputs that the teacher labels before training, where it does
     steps: int | None  # None goes by the number of inputs
     training: Training  # the other settings of the loop
 
@@ -198,9 +198,9 @@ def train(problem: Problem, recipe: Recipe) -> Result:
             training = replace(training, teacher_output=teacher.output_form)
         else:
             teacher = Opaque(partial(_targets_at, problem, shift, scale), problem.form)
-        size = max(rows(problem.x), recipe.size)
+        size = max(rows(problem.x), recipe.pool)
     else:
-        pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+        pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
         source = Dataset(student_inputs(student, pool.x))
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
@@ -310,7 +310,7 @@ def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.nd
 def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None) -> Result:
     r"""Trees, fitted directly."""
     began = time.perf_counter()
-    pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+    pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
     plain = problem.format.encoder("one_hot")  # rules about indicators can be read
     model: nn.Module = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
     if origin is not None:
