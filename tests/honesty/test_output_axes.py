@@ -121,7 +121,7 @@ def test_stored_targets_of_several_positions_are_refused():
 
 
 def test_compress_refuses_a_torch_teacher_of_several_positions():
-    for options in ({"output": "logits"}, {"task": "regression"}, {}):
+    for options in ({"teacher_output": "logits"}, {"task": "regression"}, {}):
         with pytest.raises(lb.LimbeckError, match=r"shape \(\d+, 3, 4\)"):
             lb.compress(net(3, 4), rows().numpy(), student=(4,), progress=False, **options)
 
@@ -175,5 +175,5 @@ def test_evaluate_refuses_them_too():
         with pytest.raises(
             lb.ArgumentError, match=rf"model: expected \(n,\) or \(n, classes\).*, got {REASON}"
         ):
-            evaluate(net(3, 4), rows(), output="logits", domain=domain)
+            evaluate(net(3, 4), rows(), teacher_output="logits", domain=domain)
     assert evaluate(net(3, 4), rows()).values.shape == (32, 12)

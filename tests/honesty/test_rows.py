@@ -211,7 +211,7 @@ def test_a_module_gets_its_own_precision_of_the_rows(dtype, options):
     if options.pop("derivatives", None):
         options["loss"] = lb.losses.cross_entropy() + 1e-3 * lb.losses.derivative_error()
     module = Module(dtype)
-    lb.compress(module, X.numpy(), inputs="munge", output="logits", **QUICK | options)
+    lb.compress(module, X.numpy(), inputs="munge", teacher_output="logits", **QUICK | options)
     assert {x.dtype for x in module.seen} == {dtype}
     seen = {tuple(row) for x in module.seen for row in x.reshape(-1, 3).tolist()}
     assert len({tuple(row) for row in X.to(dtype).tolist()} - seen) < 10  # most have come by

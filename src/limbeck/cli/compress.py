@@ -128,7 +128,7 @@ def compress(
     derivatives: float | None = Option(
         None, help="Match derivatives too, with this weight (torch only)."),
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
-    output: str = Option(
+    teacher_output: str = Option(
         "auto", help="What the teacher gives: auto, logits, probabilities, values."),
     folds: int | None = Option(None, help="Fit copies of the teacher in so many folds.", min=2),
     cache: Path | None = Option(None, help="A folder to keep the teacher's answers in."),
@@ -165,7 +165,8 @@ def compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
         label_weight=label_weight, pool=pool, task=task,
-        loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
+        loss=_loss(loss, derivatives, task), teacher_output=teacher_output,
+        cache=cache, teacher_folds=folds,
         keep=keep, max_bytes=max_bytes, **training,
     )  # fmt: skip
     path, problem = Path(teacher), result.problem

@@ -55,7 +55,7 @@ def compress(
     pool: int | None = None,
     steps: int | None = None,
     task: str = "auto",
-    output: str = "auto",
+    teacher_output: str = "auto",
     weights: ArrayLike | None = None,
     stack: object = None,
     classes: Sequence[Any] | np.ndarray | None = None,
@@ -66,7 +66,7 @@ def compress(
     teacher_batch: int | None = None,
     retries: int = 3,
     retry_on: tuple[type[Exception], ...] = (OSError,),
-    held_out: float = 0.1,
+    held_out_fraction: float = 0.1,
     keep: float = 0.99,
     max_bytes: int | None = None,
     seed: int = 0,
@@ -95,7 +95,7 @@ def compress(
             from 10,000 to 50,000; or twice the rows, if that is more and `inputs` is a generator.
         steps: Steps of the training. Default: by the number of inputs.
         task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
-        output: Form of a torch teacher's outputs: "logits", "probabilities", …. Default: inferred.
+        teacher_output: Form of a torch teacher's outputs: "logits", …. Default: inferred.
         weights: Weights of the members, for a list of teachers. Default: equal ones.
         stack: A model of the members' answers, for a list of teachers. Default: None.
         classes: Names of the classes, where the teacher does not know them. Default: None.
@@ -108,14 +108,15 @@ def compress(
         teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.
         retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
-        held_out: Fraction of the rows to compare students on, if there is a choice. Default: 0.1.
+        held_out_fraction: Fraction of the rows to compare students on, if there is a choice.
+            Default: 0.1.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None, any size.
         seed: Seeds everything. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
-    decided = ("steps", "teacher_output", "precompute", "seed")
+    decided = ("steps", "held_out", "precompute", "seed")
     arguments = inspect.signature(compress).parameters
     training = Training.from_options(options, decided, arguments, progress=progress)
     training = replace(training, seed=whole_number("seed", seed, "a whole number"))
@@ -126,15 +127,16 @@ def compress(
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
     try:
         model = as_row_teacher(
-            teacher, examples, task=task, output=output, weights=weights, stack=stack,
-            classes=classes,
+            teacher, examples, task=task, teacher_output=teacher_output, weights=weights,
+            stack=stack, classes=classes,
         )  # fmt: skip
     except LimbeckError:
         raise
     except Exception as error:  # the teacher's own
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
-    fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
+    expected = "a fraction from 0 to below 1"
+    fraction = number("held_out_fraction", held_out_fraction, expected, lambda f: 0 <= f < 1)
     if not is_auto(inputs) and not is_auto(student):
         fraction = 0.0
     problem = _split(data, model, query, fraction, training.seed)
@@ -239,9 +241,9 @@ def grow_student(
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
-        expected = f"for student='auto' so many that held_out takes {least} or more"
+        expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
         if count >= 2 * least:
-            expected += f", as held_out={math.ceil(100 * least / count) / 100:g} does"
+            expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     tried: Trials = []
     task, encoder = problem.teacher.task, problem.format.encoder()

@@ -91,7 +91,7 @@ class Distilled(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31))
         self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
         options = dict(self.options or {})
-        names = ("output", "weights", "stack", "classes", "task")
+        names = ("teacher_output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
         teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": int(seed)}
@@ -234,7 +234,7 @@ class Distilled(BaseEstimator):
         try:
             model = dispatch.as_row_teacher(self.teacher_, X, **about)
         except ArgumentError as error:
-            if error.argument not in ("task", "output") or "task" in about:
+            if error.argument not in ("task", "teacher_output") or "task" in about:
                 raise
             model = dispatch.as_row_teacher(self.teacher_, X, task="classification", **about)
         if model.task == "regression":
