@@ -34,7 +34,7 @@ def test_a_table_a_function_and_a_test_file(limbeck, here):
 
 def test_without_a_test_file_some_rows_are_set_aside(limbeck, here):
     words = ("compress", "models:teacher", "train.csv", "--drop", "y", *QUICK)
-    assert limbeck(*words, "--test-share", "0.25").code == 0
+    assert limbeck(*words, "--test-fraction", "0.25").code == 0
     assert content("limbeck-compress")["fidelity"]["rows"] == 20
 
 
@@ -225,6 +225,6 @@ def test_bad_options_are_refused_before_anything_runs(refused, here):
     assert "hidden sizes such as 50,30" in refused(*words, "--student", "8,x")
     assert "such as agreement=0.98" in refused(*words, "--require", "agreement=much")
     assert "--rows" in refused(*words, "--rows", "list")
-    assert "would be set aside" in refused(*words, "--test-share", "1")
+    assert "would be set aside" in refused(*words, "--test-fraction", "1")
     assert "device" in refused(*words, "--device", "moon")
     assert not Path("limbeck-compress").exists()

@@ -48,7 +48,7 @@ def test_many_rows_are_asked_about_as_they_are_unless_inputs_are_named(monkeypat
         asked.append(len(rows))
         return np.stack([np.full(len(rows), 0.3), np.full(len(rows), 0.7)], 1)
 
-    ask = QUIET | {"steps": 3, "held_out": 0.2}
+    ask = QUIET | {"steps": 3, "held_out_fraction": 0.2}
     auto = compress(teacher, X, (4,), **ask)
     assert (auto.inputs, auto.tried) == ("data", [])
     asked.clear()

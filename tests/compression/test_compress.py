@@ -266,7 +266,7 @@ def test_the_cache_answers_the_second_time(cancer, tmp_path):
         asked.append(len(rows))
         return forest.predict_proba(rows)
 
-    ask = QUICK | {"cache": tmp_path, "cache_key": "forest", "held_out": 0.0}
+    ask = QUICK | {"cache": tmp_path, "cache_key": "forest", "held_out_fraction": 0.0}
     first = compress(teacher, X, (4,), **ask)
     before = sum(asked)
     second = compress(teacher, X, (4,), **ask)
@@ -300,7 +300,7 @@ def test_a_source_of_ones_own(cancer):
         ({"pool": 0}, "pool"),
         ({"steps": 0}, "steps"),
         ({"keep": 99}, "keep"),
-        ({"held_out": 1.5}, "held_out"),
+        ({"held_out_fraction": 1.5}, "held_out_fraction"),
         ({"label_weight": 2}, "label_weight"),
         ({"optimiser": "sgd"}, "did you mean 'optimizer'"),
         ({"teacher_folds": 3}, "labels"),

@@ -111,7 +111,7 @@ def compress(
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
     test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
-    test_share: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
+    test_fraction: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels, if there is one."),
     label_weight: float = Option(0.5, help="Their share in what the student learns.", min=0, max=1),
     drop: Drop = None,
@@ -145,7 +145,7 @@ def compress(
     model = _load_teacher(teacher, trust_pickle)
     train_rows = files.read_rows(data, "data", label, drop)
     if test is None:
-        train_rows, test_rows = files.split_rows(train_rows, test_share, common.seed, "data")
+        train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
         test_rows = files.read_rows(test, "--test", label, drop)
         if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):

@@ -95,7 +95,7 @@ class Distilled(BaseEstimator):
         about = {name: options.pop(name) for name in names if name in options}
         teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": int(seed)}
-        for name in options.keys() & (arguments.keys() - {"held_out", "lr"}):
+        for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
         self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
         return self
@@ -263,7 +263,7 @@ class Distilled(BaseEstimator):
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
         if not is_auto(arguments["inputs"]) and not is_auto(self.student):
-            arguments["held_out"] = 0.0  # there is nothing to be compared
+            arguments["held_out_fraction"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
         by_user = isinstance(self.student, nn.Module) or rates
         if arguments["steps"] is not None and arguments["steps"] < 500 and not by_user:
