@@ -1,5 +1,6 @@
 r"""compress, end to end: what comes out, and what is refused."""
 
+import copy
 import json
 
 import numpy as np
@@ -64,6 +65,42 @@ def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cance
     assert 0.9 < report.retention <= 1.1
     assert "keeps" in str(report)
     assert json.loads(json.dumps(report.to_dict()))
+
+
+@pytest.mark.parametrize("inputs", ["munge", "auto"])
+def test_a_module_is_trained_in_place(cancer, inputs):
+    forest, X, y, X_test, _ = cancer
+    own = nn.Sequential(nn.BatchNorm1d(X.shape[1]), nn.Linear(X.shape[1], 2))
+    before = copy.deepcopy(own)
+    result = compress(forest, X, own, **QUICK | {"inputs": inputs, "lr": 0.02})
+    assert result.student is own
+    assert (result.predict(X_test) == forest.predict(X_test)).mean() > 0.85
+    assert not torch.equal(own[1].weight, before[1].weight)
+    # the same student on labels starts from the module as it was, and leaves it alone
+    trained = copy.deepcopy(own.state_dict())
+    result.report(X_test, labels=y, time=False)
+    assert all(torch.equal(own.state_dict()[name], value) for name, value in trained.items())
+
+
+def test_a_student_that_is_its_own_teacher_is_refused():
+    teacher, X = nn.Linear(3, 2), np.random.default_rng(0).normal(size=(60, 3)).astype("f")
+    for given in (teacher, [teacher, nn.Linear(3, 2)]):
+        with refused("student", "shares parameters with the teacher"):
+            compress(given, X, teacher, task="regression", **QUICK)
+        with refused("student", "shares parameters with the teacher"):
+            compress(given, X, nn.Sequential(teacher), task="regression", **QUICK)
+
+
+def test_the_student_on_labels_is_announced_and_trained_once(cancer, capsys):
+    forest, X, y, X_test, _ = cancer
+    result = compress(forest, X, (4,), **QUICK | {"steps": 20, "progress": True})
+    assert "labels alone" not in capsys.readouterr().err
+    first = result.report(X_test, labels=y, time=False).measures["baseline"]
+    assert capsys.readouterr().err.count("training the same student on the labels alone") == 1
+    assert result.report(X_test, labels=list(y), time=False).measures["baseline"] == first
+    assert "labels alone" not in capsys.readouterr().err
+    result.report(X_test, labels=1 - y, time=False)
+    assert "training the same student" in capsys.readouterr().err
 
 
 def test_it_is_read_back_without_its_teacher(cancer, small, tmp_path):
@@ -161,15 +198,6 @@ def test_trees_are_fitted_saved_and_exported(cancer, student, tmp_path):
     path = result.export(tmp_path / "tree.onnx")
     found = onnxruntime.InferenceSession(str(path)).run(None, {"x": X_test.astype(np.float32)})[0]
     np.testing.assert_allclose(found, result.predict_proba(X_test), atol=1e-5)
-
-
-def test_a_module_of_the_users_own_stays_as_it_was(cancer):
-    torch.manual_seed(0)
-    mine = nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 2))
-    before = [p.detach().clone() for p in mine.parameters()]
-    result = compress(cancer[0], cancer[1], mine, **QUICK)
-    assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), before, strict=True))
-    assert (result.predict(cancer[3]) == cancer[0].predict(cancer[3])).mean() > 0.85
 
 
 def test_a_module_that_gives_probabilities_is_taken_at_its_word(cancer, tmp_path):

@@ -73,7 +73,9 @@ def test_it_is_read_back_and_exported(result, tmp_path):
     session = onnxruntime.InferenceSession(str(again.export(tmp_path / "student.onnx")))
     from limbeck.export.table_onnx import feeds
 
-    label, probabilities = session.run(["label", "probabilities"], feeds(again.kind.table, frame))
+    label, probabilities = session.run(
+        ["label", "probabilities"], feeds(again.row_format.table, frame)
+    )
     p = student.predict_proba(frame)
     np.testing.assert_allclose(probabilities, p, atol=1e-5)
     clear = np.abs(p[:, 0] - p[:, 1]) > 1e-4  # elsewhere rounding may decide

@@ -228,7 +228,7 @@ def test_labels_alone_leaves_rows_without_a_label_out():
 def test_trees_on_labels_alone_are_no_larger_than_helps(student):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 5))
-    y = (X[:, 0] > 0) * 1.0 + 1.5 * rng.normal(pool=300)
+    y = (X[:, 0] > 0) * 1.0 + 1.5 * rng.normal(size=300)
     small = lb.compress(Ridge().fit(X, y), X, student, inputs="data", progress=False, device="cpu")
     alone = small.on_labels(y)
     clean = rng.normal(size=(500, 5))

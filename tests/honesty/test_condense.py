@@ -22,6 +22,7 @@ from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
 from limbeck.report.condensation import condensed
+from tests.refusals import refused
 
 GENERATOR = torch.Generator().manual_seed(0)
 WIDE = torch.randn(300, 12, generator=GENERATOR)
@@ -170,7 +171,7 @@ def test_the_user_chooses_the_fraction_or_gives_inputs():
             small(held_out=wrong)
     with refused("held_out", "Noise inputs"):
         small(held_out=lb.inputs.Noise(2))
-    with refused("held_out_fraction", 0.5):
+    with refused("held_out_fraction", "0.5"):
         small(held_out=others, held_out_fraction=0.5)
 
 

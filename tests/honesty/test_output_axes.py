@@ -175,5 +175,5 @@ def test_evaluate_refuses_them_too():
         with pytest.raises(
             lb.ArgumentError, match=rf"model: expected \(n,\) or \(n, classes\).*, got {REASON}"
         ):
-            evaluate(net(3, 4), rows(), teacher_output="logits", domain=domain)
+            evaluate(net(3, 4), rows(), output="logits", domain=domain)
     assert evaluate(net(3, 4), rows()).values.shape == (32, 12)

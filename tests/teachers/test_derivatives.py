@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {
-    "progress": False, "device": "cpu", "engine": "eager", "steps": 30, "size": 80,
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 30, "pool": 80,
     "teacher_output": "logits", "seed": 3,
 }  # fmt: skip
 MATCHED = lb.losses.cross_entropy() + 0.1 * lb.losses.derivative_error(domain="log")
@@ -130,7 +130,7 @@ def test_a_source_of_the_users_own_is_asked_by_the_loop(tmp_path):
 
 def test_too_many_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(derivatives, "MOST", 8 * 12 * 50)
-    with refused("size", "80 inputs"):
+    with refused("pool", "80 inputs"):
         compress(Counted(), X, (6,), inputs="munge", loss=MATCHED, cache=tmp_path, **QUICK)
 
 

@@ -2,6 +2,7 @@ r"""`compress`: any teacher and rows without labels in; a small student out."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import nn
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
@@ -84,7 +86,8 @@ def compress(
             list of these, the path of an ONNX or booster file, or a function of arrays.
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
-            "boosted"; a tree of scikit-learn; or a torch module to copy. Default: (50, 30).
+            "boosted"; a tree of scikit-learn; or a torch module, which is trained in place.
+            Default: (50, 30).
         labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
         label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
@@ -134,6 +137,8 @@ def compress(
         raise
     except Exception as error:  # the teacher's own
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
+    if isinstance(student, nn.Module):
+        _refuse_own_teacher(student, teacher)
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     expected = "a fraction from 0 to below 1"
     fraction = number("held_out_fraction", held_out_fraction, expected, lambda f: 0 <= f < 1)
@@ -155,7 +160,8 @@ def compress(
     pool = whole("pool", pool)
     steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
-    recipe = Recipe(student, inputs, pool, steps, training)
+    # a module is trained in place at last; what is tried before are copies of it as it is now
+    recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     tried: Trials = []
     if is_auto(inputs):
         names = candidates(data.format, problem.x, problem.live, pool)
@@ -164,12 +170,22 @@ def compress(
         result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
         tried += sizes_tried
     else:
-        result = train(problem, recipe)
+        result = train(problem, recipe, student)
     note = None
     if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
         note = code_note(data.format.table, problem.x, problem.targets)
     notes = [note] if note else []
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+
+
+def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
+    r"""Refuse a student that shares parameters with its teacher, which would change with it."""
+    members = teacher if isinstance(teacher, list | tuple) else [teacher]
+    modules = [member for member in members if isinstance(member, nn.Module)]
+    own = {id(parameter) for parameter in student.parameters()}
+    if any(id(parameter) in own for module in modules for parameter in module.parameters()):
+        received = "a module that shares parameters with the teacher, which would change with it"
+        raise ArgumentError("student", received, "another module; copy.deepcopy(teacher) will do")
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+import joblib
 import numpy as np
 from numpy.typing import ArrayLike
 from rich.console import Console
@@ -29,6 +30,7 @@ from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
+from limbeck.progress import announce
 from limbeck.storage import files
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
@@ -100,6 +102,7 @@ class Compressed(Result):
     notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
     _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
+    _baseline: tuple[str, Compressed] | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(cls, result: Result, problem: Problem, recipe: Recipe, **fields: Any) -> Compressed:
@@ -143,7 +146,7 @@ class Compressed(Result):
             groups: What divides the rows into groups, each (n,), by name; or columns of a data
                 frame. Default: None.
             labels: True labels of the rows that the student was made with: the same student is
-                trained on those alone, and shown beside. Default: those that `compress` got.
+                trained on those alone, once, and shown beside. Default: those that `compress` got.
             time: Whether to measure how long predictions take. Default: True.
         """
         if self.problem is None or self.row_format is None:
@@ -154,7 +157,7 @@ class Compressed(Result):
             _groups(groups, X),
         )
         labels = self.labels if labels is None else labels
-        baseline = None if labels is None else self.on_labels(labels)._predictions(X)
+        baseline = None if labels is None else self._trained_on(labels)._predictions(X)
         calls: dict[str, Callable[[Any], np.ndarray]]
         calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
@@ -178,6 +181,15 @@ class Compressed(Result):
             size = sum(path.stat().st_size for path in paths) if paths else None
         names = " and ".join(path.name for path in paths)
         return Cost(parameters(self.student), size, dict(latency or {}), names)
+
+    def _trained_on(self, labels: object) -> Compressed:
+        r"""`on_labels`, announced, and trained once for the same labels."""
+        key = joblib.hash(np.asarray(labels))
+        if self._baseline is None or self._baseline[0] != key:
+            shown = self.problem is not None and self.problem.query.progress
+            announce("report: training the same student on the labels alone, to compare", shown)
+            self._baseline = key, self.on_labels(labels)
+        return self._baseline[1]
 
     def on_labels(self, labels: object) -> Compressed:
         r"""The same student, trained on true labels alone, and stopped by rows that are held out.

@@ -255,6 +255,7 @@ class Distilled(BaseEstimator):
         own = ("teacher", "random_state", "options")
         values = self.get_params(deep=False).items()
         arguments: dict[str, Any] = {name: value for name, value in values if name not in own}
+        arguments["student"] = copy.deepcopy(self.student)  # an estimator keeps its arguments
         if n < 1000:
             if is_auto(self.inputs):
                 arguments["inputs"] = "munge" if n > 1 else "data"

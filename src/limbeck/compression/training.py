@@ -182,9 +182,9 @@ class Recipe:
     training: Training  # the other settings of the loop
 
 
-def train(problem: Problem, recipe: Recipe) -> Result:
-    r"""A student of the problem; its outputs are in the teacher's units."""
-    student, origin = make_student(problem, recipe)
+def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
+    r"""A student of the problem, or a torch `module` trained in place, in the teacher's units."""
+    student, origin = make_student(problem, recipe, module)
     if isinstance(student, Fitted):
         return fit_trees(problem, student, recipe, origin)
     shift, scale = problem.unit(student)
@@ -212,13 +212,16 @@ def train(problem: Problem, recipe: Recipe) -> Result:
     return result
 
 
-def make_student(problem: Problem, recipe: Recipe) -> tuple[nn.Module | Fitted, Tensor | None]:
-    r"""A recipe's student, not trained yet, and what is subtracted from its inputs in float64."""
+def make_student(
+    problem: Problem, recipe: Recipe, module: object = None
+) -> tuple[nn.Module | Fitted, Tensor | None]:
+    r"""A recipe's student, or the module itself, and what is subtracted from its float64 inputs."""
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
+    spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     student = students.build_student(
-        copy.deepcopy(recipe.student), narrowed(problem.x, origin), problem.teacher.outputs,
+        spec, narrowed(problem.x, origin), problem.teacher.outputs,
         problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:

@@ -177,7 +177,7 @@ def test_paired_intervals_cover_the_difference_and_are_shorter_than_unpaired_one
     rng = np.random.default_rng(0)
     paired, apart = [], []
     for _ in range(1500):
-        u = rng.uniform(pool=400)
+        u = rng.uniform(size=400)
         teacher, student = (u > 0.10).astype(float), ((u > 0.13) | (u < 0.02)).astype(float)
         paired.append(m.mean(student - teacher))
         errors = [m.mean(rows).std_error for rows in (student, teacher)]
