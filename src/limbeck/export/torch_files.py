@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
@@ -124,7 +125,10 @@ def _deep_logits(model: Any, features: Tensor) -> Tensor:
     return segments.formula(y, starts, v, u, model.b.reshape(inputs, -1), model.run)
 
 
-def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[int]] | None) -> Path:
+@checked_arguments
+def to_onnx(
+    student: nn.Module, path: PathLike, input_shape: UserObject[dict[str, list[int]] | None]
+) -> Path:
     r"""Write a module of one tensor as an ONNX file with a free batch size.
 
     If onnxruntime is there, the file is run at random inputs and must agree with torch.
@@ -170,7 +174,12 @@ def onnx_file(model: Portable, path: Path) -> float | None:
         return worst
 
 
-def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None) -> Path:
+@checked_arguments
+def to_pt2(
+    thing: UserObject[object],
+    path: PathLike,
+    input_shape: UserObject[int | Sequence[int] | None] = None,
+) -> Path:
     r"""Write a result or a module as a program of torch.export, with a free batch size.
 
     Whoever has torch reads it by `torch.export.load(path).module()`; limbeck is not needed, and

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import X
+from limbeck.arguments import Choice, UserObject, checked_arguments
+from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
@@ -54,10 +55,13 @@ class Preprocessed(nn.Module):
     out_scale: Tensor | None
     origin: Tensor | None
 
+    @checked_arguments
     def __init__(
-        self, network: nn.Module, shift: Numbers = None, scale: Numbers = None,
-        out_shift: Numbers = None, out_scale: Numbers = None, encoder: nn.Module | None = None,
-        output_form: str | None = None, origin: Numbers = None,
+        self, network: nn.Module, shift: UserObject[Numbers] = None,
+        scale: UserObject[Numbers] = None, out_shift: UserObject[Numbers] = None,
+        out_scale: UserObject[Numbers] = None, encoder: nn.Module | None = None,
+        output_form: Annotated[str, Choice(*OUTPUT_FORMS)] | None = None,
+        origin: UserObject[Numbers] = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
@@ -73,7 +77,7 @@ class Preprocessed(nn.Module):
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
-    def set_outputs(self, shift: Numbers, scale: Numbers) -> None:
+    def set_outputs(self, shift: UserObject[Numbers], scale: UserObject[Numbers]) -> None:
         r"""Give outputs y · scale + shift from now on; only values can have such units."""
         buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
@@ -88,7 +92,7 @@ class Preprocessed(nn.Module):
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_origin(self, origin: Numbers) -> None:
+    def set_origin(self, origin: UserObject[Numbers]) -> None:
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
@@ -120,7 +124,7 @@ class Preprocessed(nn.Module):
         scaled = (h.to(self.shift.dtype) - self.shift) * self.scale
         return torch.where(self.scale == 0, 0.0, scaled)  # infinity or NaN times 0 would be NaN
 
-    def forward(self, x: X) -> Tensor:
+    def forward(self, x: UserObject[X]) -> Tensor:
         y = self.network(self.features(x))
         if self.out_shift is None or self.out_scale is None:
             return y
@@ -129,7 +133,7 @@ class Preprocessed(nn.Module):
             raise ArgumentError("out_shift", received, "one for each output")
         return y * self.out_scale + self.out_shift
 
-    def log_probabilities(self, x: X) -> Tensor:
+    def log_probabilities(self, x: UserObject[X]) -> Tensor:
         r"""Log probabilities (n, classes), by the network's method for them if it has one."""
         method = getattr(self.network, "log_probabilities", None)
         if method is not None and getattr(self.network, "output_form", None) == self.output_form:
@@ -172,8 +176,10 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
         return dict.fromkeys(names)
-    shift = torch.zeros_like(torch.as_tensor(scale)) if shift is None else torch.as_tensor(shift)
-    scale = torch.ones_like(shift) if scale is None else torch.as_tensor(scale)
+    shift = None if shift is None else _numbers(names[0], shift)
+    scale = None if scale is None else _numbers(names[1], scale)
+    shift = torch.zeros_like(scale) if shift is None and scale is not None else shift
+    scale = torch.ones_like(shift) if scale is None else scale
     if shift.shape != scale.shape:
         received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
         raise ArgumentError(names[1], received, f"the shape of {names[0]}")
@@ -184,6 +190,12 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
+
+
+def _numbers(argument: str, value: Any) -> Tensor:
+    r"""Finite numbers of any shape: one, or an array of them."""
+    single = not isinstance(value, list | tuple | dict) and getattr(value, "ndim", 0) == 0
+    return as_part([value], argument).values[0] if single else as_part(value, argument).values
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator, Specified
 
@@ -129,7 +129,7 @@ def embedding_size(categories: int, embed: str | int) -> int:
         return 0
     if embed == "auto":
         return min(WIDEST, round(1.6 * categories**0.56))
-    size = whole_number("embed", embed, expected, least=1)
+    size = integer("embed", embed, expected, least=1)
     return size if categories > ONE_HOT else 0
 
 

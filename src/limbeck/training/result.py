@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import files
@@ -85,7 +86,8 @@ class Result:
     processes: int = 1
     compile_seconds: float = 0.0
 
-    def save(self, folder: str | Path) -> Path:
+    @checked_arguments
+    def save(self, folder: PathLike) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder."""
         folder = Path(folder)
         spec = spec_of(self.student)
@@ -95,7 +97,8 @@ class Result:
         files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
         return folder
 
-    def export(self, path: str | Path, format: str = "auto", **options: Any) -> Path:
+    @checked_arguments
+    def export(self, path: PathLike, format: Text = "auto", **options: Any) -> Path:
         r"""Write the student for use without limbeck: see `limbeck.export.export`."""
         import limbeck  # export stands above training in the order of imports
 

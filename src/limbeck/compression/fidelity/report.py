@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import Dict, Items, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
@@ -113,7 +113,8 @@ class Fidelity(Comparison):
         return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
+    @checked_arguments
+    def from_dict(cls, saved: Dict[Mapping[str, Any]]) -> Fidelity:
         r"""A report of what `to_dict` gave."""
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
@@ -139,21 +140,24 @@ class Fidelity(Comparison):
         }
         return cls(**values)
 
-    def shipped(self, files: Sequence[Path]) -> Fidelity:
+    @checked_arguments
+    def shipped(self, files: Items[Sequence[Path]]) -> Fidelity:
         r"""The same report, with the size of the files that the student was exported to."""
         size = sum(file.stat().st_size for file in files)
         names = " and ".join(file.name for file in files)
         costs = self.costs | {"student": replace(self.costs["student"], bytes=size, files=names)}
         return replace(self, costs=costs)
 
-    def save(self, path: str | Path) -> Path:
+    @checked_arguments
+    def save(self, path: PathLike) -> Path:
         r"""Write the report as a JSON file."""
         path = Path(path)
         files.write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
         return path
 
     @classmethod
-    def load(cls, path: str | Path) -> Fidelity:
+    @checked_arguments
+    def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
@@ -181,7 +185,7 @@ def fidelity(
     """
     for name in (names or {}).keys() - NAMES.keys():
         raise ArgumentError.unknown("names", name, NAMES)
-    seed = whole_number("seed", seed, "a whole number from 0", 0)
+    seed = integer("seed", seed, "a whole number from 0", 0)
     by_model = {"teacher": teacher, "student": student, "baseline": baseline}
     data = comparison.align(task, by_model, y, classes)
     rare = rare_classes(data)
