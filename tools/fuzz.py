@@ -33,15 +33,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import fuzz_values as values  # noqa: E402
 from fuzz_values import FORCED, NASTY, OWNERS, VALID  # noqa: E402
-from test_arguments import PUBLIC  # noqa: E402
 
 from limbeck import arguments as arg  # noqa: E402
 from limbeck.errors import LimbeckError  # noqa: E402
 from limbeck.training.config import Training  # noqa: E402
+from tests.test_arguments import PUBLIC  # noqa: E402
 
 SECONDS = 20  # of one call
 MEMORY = 12 * 2**30  # bytes of address space of a worker

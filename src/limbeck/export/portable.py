@@ -130,7 +130,7 @@ def portable(
         raise ArgumentError("predict", "a function", "None, but for the folder of a saved bag")
     thing = getattr(thing, "result_", thing)
     if callable(method := getattr(thing, "portable", None)):
-        return method()  # type: ignore[no-any-return]
+        return method()
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)

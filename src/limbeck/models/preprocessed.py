@@ -176,10 +176,10 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
         return dict.fromkeys(names)
-    shift = None if shift is None else _numbers(names[0], shift)
-    scale = None if scale is None else _numbers(names[1], scale)
-    shift = torch.zeros_like(scale) if shift is None and scale is not None else shift
-    scale = torch.ones_like(shift) if scale is None else scale
+    given = {n: _numbers(n, v) for n, v in zip(names, (shift, scale), strict=True) if v is not None}
+    like = next(iter(given.values()))
+    shift = given.get(names[0], torch.zeros_like(like))
+    scale = given.get(names[1], torch.ones_like(like))
     if shift.shape != scale.shape:
         received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
         raise ArgumentError(names[1], received, f"the shape of {names[0]}")
