@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
+from sklearn.linear_model import LinearRegression
 from torch import nn
 
 import limbeck as lb
@@ -146,13 +148,14 @@ def estimate() -> lb.LogPartition:
 @functools.cache
 def classifier() -> lb.DistilledClassifier:
     model = lb.DistilledClassifier(forest(), (4,), inputs="data", steps=2, device="cpu")
-    return model.fit(rows().numpy(), labels().numpy())
+    return model.fit(rows().numpy())
 
 
 @functools.cache
 def regressor() -> lb.DistilledRegressor:
-    model = lb.DistilledRegressor(None, (4,), inputs="data", steps=2, device="cpu")
-    return model.fit(rows().numpy(), rows()[:, 0].numpy())
+    teacher = LinearRegression().fit(rows().numpy(), rows()[:, 0].numpy())
+    model = lb.DistilledRegressor(teacher, (4,), inputs="data", steps=2, device="cpu")
+    return model.fit(rows().numpy())
 
 
 def fresh(estimator: Any) -> Any:
@@ -249,6 +252,8 @@ FORCED = {
     "draws": "20", "batch_size": "4", "engine": "'eager'", "time": "False", "components": "2",
     "inputs": "'data'", "members": "2", "hidden": "3", "sweeps": "1", "max_steps_out": "9",
 }  # fmt: skip
+SLOW = {"export.export", "export.to_onnx", "export.to_pt2", "Result.export", "Compressed.export",
+        "Condensed.export"}  # fmt: skip
 READERS: dict[str, Any] = {}
 LEFT_OUT = {
     "MLflow", "TensorBoard",  # need further packages
@@ -374,7 +379,7 @@ SPACE: dict[str, Any] = {
     "DataLoader": torch.utils.data.DataLoader, "math": math, "Decimal": Decimal,
     "Fraction": Fraction, "callbacks": callbacks, "schedules": schedules, "losses": losses,
     "samplers": samplers, "inputs": inputs, "page": page, "pictures": pictures, "records": records,
-    "export": export,
+    "export": export, "sparse": sparse,
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 T = TypeVar("T")
 Checked = TypeVar("Checked", bound=Callable[..., Any])
@@ -34,17 +34,6 @@ CLASSES = {Tensor: "a tensor", nn.Module: "a torch module", torch.Generator: "a 
 
 class RefusedError(Exception):
     r"""A converter does not accept a value."""
-
-
-def shown(value: object) -> str:
-    r"""A value in an error: one line of at most 200 characters, without addresses."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # of the user's own class
-        text = " at 0x"
-    if " at 0x" in text:
-        return f"an object of type {type(value).__name__}"
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 class Converter:

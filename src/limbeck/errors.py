@@ -12,6 +12,17 @@ class LimbeckError(Exception):
     r"""Base class of limbeck's errors; each says what to do about it."""
 
 
+def shown(value: object) -> str:
+    r"""A value in an error: one line of at most 200 characters, without addresses."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of the user's own class
+        text = " at 0x"
+    if " at 0x" in text:
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 class ArgumentError(LimbeckError, ValueError):
     r"""An argument that cannot be used.
 
@@ -29,9 +40,9 @@ class ArgumentError(LimbeckError, ValueError):
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
         r"""An unknown name, with the nearest known one suggested."""
         known = sorted(known)
-        hint = nearest(str(value), known)
+        hint = nearest(value, known) if isinstance(value, str) else None
         suggestion = f" (did you mean {hint!r}?)" if hint else ""
-        return cls(argument, repr(value), ", ".join(map(repr, known)) + suggestion)
+        return cls(argument, shown(value), ", ".join(map(repr, known)) + suggestion)
 
     @classmethod
     def unknown_argument(cls, argument: str, known: Iterable[str], function: str) -> ArgumentError:

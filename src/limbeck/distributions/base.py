@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import InnerFraction, UserObject, checked_arguments, integer, shown
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.arguments import InnerFraction, UserObject, checked_arguments, integer
+from limbeck.errors import ArgumentError, LimbeckError, shown
 
 ABSENT: Any = ()  # a parameter that was not given
 Shape = int | tuple[int, ...]  # the number of samples of each distribution
@@ -77,6 +77,7 @@ class Distribution:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
         raise NotImplementedError
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent events (*shape, ...); by default one of each distribution."""
         raise NotImplementedError
@@ -272,6 +273,7 @@ class Mixture(Distribution, _Parts):
         densities = self.components.log_prob(as_events(y, logs, self).unsqueeze(-1 - self.event))
         return (logs + densities).logsumexp(-1)
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.arguments import UserObject
+from limbeck.arguments import UserObject, checked_arguments
 from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
@@ -80,6 +80,7 @@ class Bernoulli(_Classes):
     def variance(self) -> Tensor:
         return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
@@ -120,6 +121,7 @@ class Categorical(_Classes):
         r"""The variance of each class's indicator, (..., K)."""
         return self.mean * (1 - self.mean)
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent classes (*shape, ...), as integers."""
         return base.draw_classes(self.mean, base.as_shape(shape), generator)
@@ -159,6 +161,7 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
         times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
         return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent counts (*shape, ...), as floating-point numbers."""
         rate = self.mean

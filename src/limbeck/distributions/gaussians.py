@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limbeck.arguments import UserObject
+from limbeck.arguments import UserObject, checked_arguments
 from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_shape
@@ -143,6 +143,7 @@ class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, 
         # as a vector of one variable: (..., 1, 1), with scales (..., 1)
         return log_normal(apart[..., None, None], self.scale[..., None], False)[..., 0]
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent numbers (*shape, ...)."""
         size = (*as_shape(shape), *self.batch_shape)
@@ -189,6 +190,7 @@ class MultivariateNormal(
         apart = base.as_events(y, self.loc, self) - self.loc
         return log_normal(apart.unsqueeze(-1), self.scale_tril, True).squeeze(-1)
 
+    @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent vectors (*shape, ..., D)."""
         size = (*as_shape(shape), *self.batch_shape, self.loc.shape[-1])

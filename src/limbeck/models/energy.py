@@ -110,8 +110,13 @@ class Energy(nn.Module):
     forward = log_unnormalized
 
     def _check_shape(self, x: Tensor) -> None:
-        if x.shape[1:] != self.support.shape or not x.is_floating_point() or x.is_meta:
-            received = f"{x.dtype} of shape {tuple(x.shape)}"
+        if (
+            not isinstance(x, Tensor)
+            or x.shape[1:] != self.support.shape
+            or not x.is_floating_point()
+            or x.is_meta
+        ):
+            received = f"{getattr(x, 'dtype', type(x))} of shape {tuple(getattr(x, 'shape', ()))}"
             raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
 
     @checked_arguments

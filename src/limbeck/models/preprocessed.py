@@ -96,7 +96,7 @@ class Preprocessed(nn.Module):
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
-            origin = torch.as_tensor(origin, dtype=torch.float64, device=like.device).clone()
+            origin = _numbers("origin", origin).to(like.device, torch.float64, copy=True)
         self.origin = origin
         self.input_dtype = None if origin is None else torch.float64
 

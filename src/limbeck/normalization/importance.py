@@ -13,7 +13,7 @@ from limbeck.arguments import Seed, UserObject, Whole, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, Statistics
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
-from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
@@ -133,6 +133,7 @@ def free_energy(
     >>> print(f"{free_energy(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0]), coins):.4f}")  # 3 log 2
     2.0794
     """
+    check_target(target, chains=False)
     densities = Densities(target, student, seed)
     with densities.at_work():
         _, logs = densities.drawn(samples, "free energy")

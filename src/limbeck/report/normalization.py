@@ -67,7 +67,8 @@ def by_name(result: Estimates | None) -> dict[str, LogPartition]:
     if isinstance(result, Mapping):
         named = {str(name): z for name, z in result.items()}
     else:
-        for z in result or ():
+        several: Any = result if isinstance(result, list | tuple) else [result]
+        for z in several:
             method = getattr(z, "method", "?")
             named[f"{method} {len(named) + 1}" if method in named else method] = z
     for z in named.values():

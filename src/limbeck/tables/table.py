@@ -16,6 +16,7 @@ from torch import Tensor
 from limbeck.arguments import (
     Auto,
     Count,
+    Dict,
     Fraction,
     Items,
     Positive,
@@ -143,7 +144,8 @@ class Table:
             parts |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return parts
 
-    def to_frame(self, batch: UserObject[Mapping[str, Any]]) -> Any:
+    @checked_arguments
+    def to_frame(self, batch: Dict[Mapping[str, Any]]) -> Any:
         r"""The frame of tensors or arrays (n,), with the dtypes and order of the columns.
 
         Whole numbers and dates are rounded to what the column holds (days, if all dates were

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, UserObject, checked_arguments
+from limbeck.arguments import Choice, Dict, checked_arguments
 from limbeck.arrays import Batch, X, floats, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import View
@@ -39,9 +39,9 @@ class Stored(Teacher):
         values: Tensor,
         output: Annotated[str, Choice(*forms.FORMS, "auto")] = "auto",
         *,
-        derivatives: UserObject[dict[str, Tensor] | None] = None,
-        pools: UserObject[dict[tuple[str, str], tuple[Tensor, Tensor]] | None] = None,
-        hidden: UserObject[dict[str, Tensor] | None] = None,
+        derivatives: Dict[dict[str, Tensor]] | None = None,
+        pools: Dict[dict[tuple[str, str], tuple[Tensor, Tensor]]] | None = None,
+        hidden: Dict[dict[str, Tensor]] | None = None,
         of: Teacher | None = None,
     ) -> None:
         self.of = of
