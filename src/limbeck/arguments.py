@@ -207,10 +207,11 @@ class FilePath(Converter):
     def convert(self, value: Any) -> str | Path:
         try:
             value = value if isinstance(value, Path) else os.fspath(value)
-            usable = isinstance(value, str | Path) and b"\0" not in os.fsencode(value)
+            parts = [os.fsencode(part) for part in Path(value).parts]
+            usable = not any(b"\0" in part or len(part) > 255 for part in parts)
         except Exception:  # of the value's own; or a character that no name can have
             raise RefusedError from None
-        if not usable or not str(value):
+        if not usable or not isinstance(value, str | Path) or not str(value):
             raise RefusedError
         return value
 

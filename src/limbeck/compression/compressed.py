@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.arguments import Dict, Flag, PathLike, UserObject, checked_arguments
+from limbeck.arrays import as_plain_array
 from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
@@ -187,7 +188,7 @@ class Compressed(Result):
 
     def _trained_on(self, labels: object) -> Compressed:
         r"""`on_labels`, announced, and trained once for the same labels."""
-        key = joblib.hash(np.asarray(labels))
+        key = joblib.hash(as_plain_array(labels, "labels"))
         if self._baseline is None or self._baseline[0] != key:
             shown = self.problem is not None and self.problem.query.progress
             announce("report: training the same student on the labels alone, to compare", shown)

@@ -206,7 +206,7 @@ class Autoregressive(nn.Module):
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
         codes = self.support.encode(self._flat(x))
-        if not check or torch.compiler.is_compiling():
+        if check is False or torch.compiler.is_compiling():
             return codes
         if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             with contextlib.suppress(RuntimeError):  # under vmap there are no values

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X
+from limbeck.arrays import Batch, X, as_numbers
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
@@ -77,7 +77,7 @@ class Ensemble(nn.Module):
         self.weights: Tensor | None
         self.register_buffer("weights", None)
         if weights is not None:
-            w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
+            w = as_numbers(weights, "weights").to("cpu", torch.float64)
             if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
                 expected = f"{len(self)} positive finite numbers, one for each member"
                 raise ArgumentError("weights", w.tolist(), expected)
@@ -131,7 +131,7 @@ class Ensemble(nn.Module):
     @classmethod
     @arg.checked_arguments
     def train_bootstrap(
-        cls, sizes: arg.UserObject[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
+        cls, sizes: arg.Items[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
         y: arg.UserObject[np.ndarray | Tensor], members: arg.Count = 30, *, epochs: arg.Count = 20,
         bootstrap: arg.Flag = True, preset: Annotated[str, arg.Choice(*PRESETS)] = "thesis",
         seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, UserObject, checked_arguments
-from limbeck.arrays import X, as_part
+from limbeck.arrays import X, as_numbers
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
@@ -96,7 +96,7 @@ class Preprocessed(nn.Module):
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
-            origin = _numbers("origin", origin).to(like.device, torch.float64, copy=True)
+            origin = as_numbers(origin, "origin").to(like.device, torch.float64, copy=True)
         self.origin = origin
         self.input_dtype = None if origin is None else torch.float64
 
@@ -176,7 +176,9 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
         return dict.fromkeys(names)
-    given = {n: _numbers(n, v) for n, v in zip(names, (shift, scale), strict=True) if v is not None}
+    given = {
+        n: as_numbers(v, n) for n, v in zip(names, (shift, scale), strict=True) if v is not None
+    }
     like = next(iter(given.values()))
     shift = given.get(names[0], torch.zeros_like(like))
     scale = given.get(names[1], torch.ones_like(like))
@@ -190,12 +192,6 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
-
-
-def _numbers(argument: str, value: Any) -> Tensor:
-    r"""Finite numbers of any shape: one, or an array of them."""
-    single = not isinstance(value, list | tuple | dict) and getattr(value, "ndim", 0) == 0
-    return as_part([value], argument).values[0] if single else as_part(value, argument).values
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import Choice, Count, Finite, Flag, UserObject, checked_arguments, choice
+from limbeck.arguments import (
+    Choice,
+    Count,
+    Finite,
+    Flag,
+    Items,
+    UserObject,
+    checked_arguments,
+    choice,
+)
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import spec_fields
@@ -60,7 +69,7 @@ class Trees(nn.Module):
 
     @checked_arguments
     def __init__(
-        self, trees: UserObject[Sequence[TreeArrays]], inputs: Count,
+        self, trees: Items[Sequence[TreeArrays]], inputs: Count,
         kind: Annotated[str, Choice(*KINDS)], *,
         base: UserObject[np.ndarray | Sequence[float] | None] = None, factor: Finite = 1.0,
         missing: Flag = False, dtype: torch.dtype = torch.float32,
@@ -139,9 +148,9 @@ class Trees(nn.Module):
 
     @checked_arguments
     def text(
-        self, feature_names: UserObject[Sequence[str] | None] = None,
-        class_names: UserObject[Sequence[Any] | None] = None,
-        thresholds: UserObject[Sequence[Callable[[float], str]] | None] = None,
+        self, feature_names: Items[Sequence[str]] | None = None,
+        class_names: Items[Sequence[Any]] | None = None,
+        thresholds: Items[Sequence[Callable[[float], str]]] | None = None,
     ) -> str:  # fmt: skip
         r"""The rules of a single tree in words, with each leaf's prediction and share of rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import rich.table
@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from limbeck.arguments import (
-    Auto,
+    Choice,
     Count,
     Dict,
     Fraction,
@@ -177,7 +177,10 @@ class Table:
 
     @checked_arguments
     def encoder(
-        self, embed: Count | Auto = "auto", *, generator: torch.Generator | None = None
+        self,
+        embed: Count | Annotated[str, Choice("auto", "one_hot")] = "auto",
+        *,
+        generator: torch.Generator | None = None,
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
