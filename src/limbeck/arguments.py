@@ -77,6 +77,8 @@ class Whole(Converter):
         self.expected = f"a whole number{start}{end}"
 
     def convert(self, value: Any) -> int:
+        if type(value) is int and self.least <= value <= self.most:  # as nearly always
+            return value
         if isinstance(value, np.ndarray | Tensor):
             value = scalar(value)
             value = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -138,6 +140,8 @@ class Truth(Converter):
     expected = "True or False"
 
     def convert(self, value: Any) -> bool:
+        if value is True or value is False:
+            return value
         value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
         if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
             return bool(value)
