@@ -17,6 +17,7 @@ from typer import Argument, Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import folder as folders
+from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug, read_config
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
@@ -44,7 +45,7 @@ def export(
     student, content = load_result(folder, predict), storage.read(folder).content
     fidelity = content.get("fidelity")
     about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
-    typer.echo(str(write(student, path, format=kind, report=about)))
+    show(str(write(student, path, format=kind, report=about)))
 
 
 def load_result(folder: Path, predict: str | None = None) -> Any:
@@ -80,15 +81,15 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
 
 def report(
     result: ResultFolder,
-    show: bool = Option(False, "--open", help="Open it in the browser."),
+    open_page: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
     r"""Make one page of a result: report.html, with report.md and report.json beside it."""
     from limbeck.report.page import write
 
     page = write(folders.result_folder(result))
-    typer.echo(str(page))
-    if show:
+    show(str(page))
+    if open_page:
         typer.launch(page.resolve().as_uri())
 
 
@@ -118,7 +119,7 @@ def info(
     lines = _installation() if path is None else describe_path(path)
     width = max(map(len, lines))
     text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
-    typer.echo(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
+    show(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
 
 
 def describe_path(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from limbeck.report import blocks, compression, condensation, normalization, pic
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
 from limbeck.storage import Saved, files, read
+from limbeck.text import shown
 
 REPORTS: dict[str, Any] = {
     "compress": compression, "condense": condensation, "normalize": normalization,
@@ -62,6 +63,7 @@ def _write(folder: Path, page: Page) -> Path:
 
 def document(saved: Saved, prefix: str = "p") -> Document:
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
+    whole, saved = saved.content, Saved(_shown(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
     try:
         drawing = Drawing(saved, prefix)
@@ -83,7 +85,20 @@ def document(saved: Saved, prefix: str = "p") -> Document:
         received = f"a result of {content['verb']} that lacks something ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(content, title, stats, sections)
+    return Document(whole, title, stats, sections)
+
+
+def _shown(value: Any) -> Any:
+    r"""The content of a result with its texts as they are shown, for pages and pictures."""
+    if isinstance(value, dict):
+        return {_shown(name): _shown(item) for name, item in value.items()}
+    return (
+        list(map(_shown, value))
+        if isinstance(value, list)
+        else shown(value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _models(content: Mapping[str, Any]) -> list[Block]:
