@@ -77,6 +77,9 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
+    for option, value in options.items():
+        if re.search("[\ud800-\udfff]", str(value)):  # what the system's bytes become in Python
+            raise ArgumentError(f"--{option}".replace("_", "-"), ascii(value), "text in UTF-8")
     requirements = parse_requirements(common.require, name)
     if export is not None:  # say before the run that its student could not be exported
         from limbeck.export import kind_of

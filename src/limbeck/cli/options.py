@@ -17,7 +17,8 @@ from typer import Option
 from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
-ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
+# options that are not part of its settings; trust is not taken from a file
+ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
 def read_config(path: Path) -> dict[str, Any]:
