@@ -63,7 +63,7 @@ def markdown(text: object) -> str:
     line = html.escape(" ".join(shown(text).split()), quote=False)
     line = re.sub(r"[\\`*_\[\]]", r"\\\g<0>", line)
     line = re.sub(r"^(\d+)(?=[.)](\s|$))", r"\1\\", line)
-    special = r"[|{}~$]|:(?=//)|(?<=www)\.|^[#+:!?=-](?=[#+:!?=-]*(\s|$))"
+    special = r"[|{}~$]|:(?=//)|(?<=www)\.|^#|^[+:!?=-](?=[#+:!?=-]*(\s|$))"
     return re.sub(special, lambda match: f"&#{ord(match[0])};", line, flags=re.IGNORECASE)
 
 
