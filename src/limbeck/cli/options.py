@@ -26,7 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
     require_path(path, "--config", "a TOML file", "file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
 
 
