@@ -71,12 +71,17 @@ def test_a_table_of_numbers_is_an_array_for_a_net(limbeck, here):
     assert lb.load("limbeck-compress/student").row_format.shape == (3,)
 
 
-def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, here):
+def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, refused, here):
     pytest.importorskip("onnxruntime")
-    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "models:small")
+    Path("own.py").write_text("from torch import nn\n\nsmall = nn.Sequential(nn.Linear(3, 2))\n")
+    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "own:small")
     found = limbeck(*words, *QUICK[:2], *QUICK[4:], "--export", "one.onnx")
     assert found.code == 0, found.err
-    assert limbeck("export", "limbeck-compress", "two.onnx").code == 0
+    line = refused("export", "limbeck-compress", "two.onnx")
+    assert line.startswith("--student: expected module:name")
+    assert "(then 'own:small')" in line
+    again = limbeck("export", "limbeck-compress", "two.onnx", "--student", "own:small")
+    assert again.code == 0, again.err
     assert Path("one.onnx").stat().st_size == Path("two.onnx").stat().st_size
 
 

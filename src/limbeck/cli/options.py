@@ -17,7 +17,8 @@ from typer import Option
 from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
-ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
+# options that are not part of its settings; trust is not taken from a file
+ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
     require_path(path, "--config", "a TOML file", "file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
 
 

@@ -2,7 +2,6 @@ r"""What `compress` gives back: a student that predicts in the user's words, and
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any, TypeAlias
 import joblib
 import numpy as np
 from numpy.typing import ArrayLike
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -35,7 +33,7 @@ from limbeck.storage import files
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
-from limbeck.text import compared
+from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, load
 
 
@@ -218,13 +216,13 @@ class Compressed(Result):
             for name in features:  # indicators are 0 or 1
                 no = f"if {name.replace(' is ', ' is not ', 1)}:"
                 text = text.replace(f"if {name} <= 0.5:", no)
-            return text
+            return visible(text)
         origins = [] if origin is None else origin.flatten().tolist()
 
         def writer(x: float) -> Callable[[float], str]:  # all digits, far from zero
             return lambda threshold: f"{x + threshold:.{15 if x else 6}g}"
 
-        return tree.text(feature_names, self.classes, list(map(writer, origins)))
+        return visible(tree.text(feature_names, self.classes, list(map(writer, origins))))
 
     def table(self) -> Table:
         table = super().table()
@@ -235,15 +233,14 @@ class Compressed(Result):
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        return f"{console.export_text()}{notes}{summary}; what it has kept, report(X, y) tells."
+        text = f"{notes}{summary}; what it has kept, report(X, y) tells."
+        return table_text(self.table()) + visible(text)
 
     __repr__ = __str__
 

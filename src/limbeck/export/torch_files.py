@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -189,6 +190,10 @@ def program_file(model: Portable, path: Path) -> float:
     r"""Write a student as a program; how far it is from torch's own answers."""
     files.check_suffix(path, ".pt2")
     x, module = model.rows(), plain(model.module)
+    for name in x if isinstance(x, dict) else ():
+        if re.search(r"[\"'\\{}\x00-\x1f]", name):  # torch runs code that has these names in it
+            expected = "names without quotes, backslashes and braces, in a .pt2 file: rename it"
+            raise ArgumentError("table", f"a column {name!r}", expected)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {

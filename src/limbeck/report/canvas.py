@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limbeck.errors import LimbeckError
+from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,5 +144,5 @@ def _svg_start(prefix: str, alt: str, size: tuple[float, float], max_width: floa
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" aria-labelledby="{prefix}-alt" '
         f'style="max-width:{max_width:.0f}px"><title id="{prefix}-alt">'
-        f"{html.escape(alt, quote=True)}</title>"
+        f"{html.escape(shown(alt), quote=True)}</title>"
     )
