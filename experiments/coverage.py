@@ -41,7 +41,7 @@ STUDENTS = (
 
 WAYS = {
     "bridge, 200 sweeps": {"method": "bridge", "burn_in": 200},
-    "bridge, until forgotten": {"method": "bridge", "burn_in": "auto"},
+    "bridge, automatic burn-in": {"method": "bridge", "burn_in": "auto"},
     "bridge, Metropolis": {"method": "bridge", "kernel": "metropolis"},
     "bridge, mixed": {"method": "bridge", "kernel": "mixed"},
     "bridge, 100 chains": {"method": "bridge", "chains": 100, "burn_in": 200},

@@ -1,4 +1,4 @@
-r"""What users name on the command line: files of data, and their own code as `module:name`."""
+r"""Arguments of the command line: data files, and the user's own code as `module:name`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
     import pandas as pd
 
-IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
+IMPORTED_FILES: set[str] = set()  # the user's own code, whose errors are not bugs in limbeck
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".npy", ".npz")
 MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
@@ -27,7 +27,7 @@ REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
 def path_problem(path: Path, expected: str = "file") -> str:
-    r"""Why a path is no file, or no folder: it is the other one, or missing; with a near name."""
+    r"""Why a path is not a file, or not a folder; with a similar name if it is missing."""
     if path.exists():
         return "a folder" if expected == "file" else "a file"
     try:
@@ -39,7 +39,7 @@ def path_problem(path: Path, expected: str = "file") -> str:
 
 
 def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
-    r"""Refuse a path at which there is nothing, or no "file" or "folder" if `kind` says so."""
+    r"""Refuse a path that does not exist, or is not of the `kind` ("file" or "folder")."""
     exists = {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]
     if not exists():
         raise ArgumentError(argument, f"{path}, {path_problem(path, kind)}", expected)

@@ -30,8 +30,8 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None, help="Of a condensed bag: module:name of the function of (draw, x), if it is not "
-        "found where it was."),
+        None, help="For a condensed bag: module:name of the function of (draw, x), if it has "
+        "moved."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
@@ -64,7 +64,7 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
         except ArgumentError as error:
             if error.argument != "predict":
                 raise
-        name, reason = str(options.get("predict")), "and nothing says what it was"
+        name, reason = str(options.get("predict")), "and its name is not recorded"
         if files.is_reference(name):  # the name that the bag's function had then
             try:
                 function = files.load_object(name, "--predict")
@@ -83,7 +83,7 @@ def report(
     show: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
-    r"""Make one page of a result: report.html, with report.md and report.json beside it."""
+    r"""Write a report on a result: report.html, report.md and report.json."""
     from limbeck.report.page import write
 
     page = write(folders.result_folder(result))
@@ -99,10 +99,10 @@ def demo(
     seed: int = Option(0, help="Seed of everything random.", min=0),
     as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
     quiet: bool = Option(False, help="No progress bars."),
-    out: Path = Option(Path("limbeck-demo"), help="Where pictures and pages go."),
+    out: Path = Option(Path("limbeck-demo"), help="Folder for pictures and pages."),
     debug: Debug = False,
 ) -> None:
-    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
     from limbeck.demo import run
 
     with folders.folder_lock(out):
@@ -110,7 +110,7 @@ def demo(
 
 
 def info(
-    path: Path | None = Argument(None, help="A file or a result's folder; none tells of limbeck."),
+    path: Path | None = Argument(None, help="A file or a result folder. Default: limbeck itself."),
     as_json: bool = Option(False, "--json", help="Print JSON."),
     debug: Debug = False,
 ) -> None:

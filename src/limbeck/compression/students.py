@@ -242,7 +242,7 @@ class NumpyFastPath:
         self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:
-        r"""Whether this is the student, and all its parts are where they were."""
+        r"""Whether this is the same student, with all parts at the same addresses."""
         return student is self.student and all(
             (address is None or value.data_ptr() == address) and owner.get(name) is value
             for owner, name, value, address in self.parts

@@ -1,4 +1,4 @@
-r"""Condense: the posterior of a logistic regression into ten draws that predict like all."""
+r"""Condense the posterior of a logistic regression into ten pseudo-draws."""
 
 from __future__ import annotations
 

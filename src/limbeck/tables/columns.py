@@ -22,7 +22,7 @@ MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().N
 
 
 def pandas() -> Any:
-    r"""The module pandas, which nothing but tables needs."""
+    r"""The module pandas, which only tables need."""
     try:
         import pandas as module
     except ImportError:
@@ -92,7 +92,7 @@ class _Column:
 
     @property
     def argument(self) -> str:
-        r"""How errors name it."""
+        r"""Its name in error messages."""
         return f"df[{self.name!r}]"
 
     @property

@@ -148,7 +148,7 @@ class Table:
         return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled."""
+        r"""Tensors after a round trip through a frame: rounded, with missing values filled."""
         parts = dict(batch)
         for column in self.numbers:
             value = parts[column.key]
@@ -228,8 +228,8 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     if len(names) > 1:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         text = f"columns {', '.join(map(repr, names[:3]))}{more}: they look like codes, but are"
-    way = f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
-    return f"Note: {text} taken as continuous numbers; {way}"
+    way = f"table=limbeck.Table(X, categories={names[:3]}) treats them as categories."
+    return f"Note: {text} treated as continuous numbers; {way}"
 
 
 def as_frame(df: object) -> Any:
