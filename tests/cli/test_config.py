@@ -94,7 +94,7 @@ def test_every_option_is_in_the_written_file(limbeck, here):
     for name in ("target", "method", "samples", "seed", "device", "out", "require", "json"):
         assert f"\n{name} = " in text
     for name in ("proposal", "chains", "start"):
-        assert f"\n# {name}: left to limbeck" in text
+        assert f"\n# {name}: default" in text
 
 
 def test_files_that_do_not_fit_are_refused(refused, here):

@@ -110,7 +110,7 @@ def compress(
     common: Common, training: dict[str, Any],
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
-    test: Path | None = Option(None, help="Rows for the comparison. Default: some rows are held out."),
+    test: Path | None = Option(None, help="Rows for the comparison. Default: held-out rows."),
     test_share: float = Option(0.2, help="Fraction of rows held out without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels."),
     label_weight: float = Option(0.5, help="Weight of the labels in the targets.", min=0, max=1),
@@ -130,7 +130,7 @@ def compress(
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
     output: str = Option(
         "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
-    folds: int | None = Option(None, help="Number of folds in which copies of the teacher are fitted.", min=2),
+    folds: int | None = Option(None, help="Folds for copies of the teacher.", min=2),
     cache: Path | None = Option(None, help="A folder to store the teacher's predictions in."),
     group: list[str] | None = Option(
         None, help="A column whose groups are compared; can be repeated."),

@@ -91,7 +91,7 @@ def condense(
     inputs: str | None = Option(
         None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
     test: Path | None = Option(
-        None, help="Inputs for the comparison. Default: some inputs are held out."),
+        None, help="Inputs for the comparison. Default: held-out inputs."),
     test_share: float = Option(
         0.2, help="The share of the rows that is held out without --test; 0 leaves the student "
         "unchecked at new inputs.", min=0, max=1),
