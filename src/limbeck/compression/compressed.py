@@ -231,7 +231,8 @@ class Compressed(Result):
         summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        return f"{console.export_text()}{notes}{summary}; compare it with the teacher: report(X, y)."
+        summary += "; compare it with the teacher: report(X, y)."
+        return f"{console.export_text()}{notes}{summary}"
 
     __repr__ = __str__
 

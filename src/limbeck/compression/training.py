@@ -71,7 +71,7 @@ class Problem:
     folds: int | None = None  # for targets out of fold
     fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
-    caches: bool = False  # predictions on disk, so that even a torch teacher is queried before training
+    caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
 
     @property

@@ -298,7 +298,7 @@ def _baseline(report: Fidelity) -> str:
         gap = gaps[name]
         outcome = "does less well" if gap.value > 0 else "does better"
         if math.isnan(gap.std_error):  # a single row
-            outcome = "gives a similar result"
+            outcome = "cannot be compared on one row"
         elif abs(gap.value) <= 2 * gap.std_error:
             outcome = "does as well"
         value = _value(report, "baseline", name)
@@ -316,7 +316,7 @@ def rare_class_notes(report: Fidelity) -> list[str]:
         return ["rare classes were not checked"]
     notes, rarest, recall = [], report.rarest, report.retention_by.get("rare_recall")
     if recall is not None and rarest is not None and math.isnan(recall.value):
-        notes.append(f"the teacher itself detects none of the {rarest.rows:,} rows of {rarest.title}")
+        notes.append(f"the teacher detects none of the {rarest.rows:,} rows of {rarest.title}")
     if report.unchecked:
         names = ", ".join(f"{c.title} ({c.rows:,})" for c in report.unchecked[:MAX_NAMED])
         more = len(report.unchecked) - MAX_NAMED
