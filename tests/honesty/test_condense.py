@@ -98,8 +98,8 @@ def test_both_divergences_are_in_everything_that_tells_of_the_result(overfit, tm
         for each in (result.new_inputs.training, result.new_inputs.held_out):
             assert f"{each.mean:.2g}" in text
             assert f"{each.max:.2g}" in text
-        assert "clearly farther" in text.replace("\n", " ") or "doubtful" in text
-    assert "clearly farther" in " ".join(result.portable().about["doubts"])
+        assert "clearly worse" in text.replace("\n", " ") or "doubtful" in text
+    assert "clearly worse" in " ".join(result.portable().about["doubts"])
 
 
 def test_a_student_that_is_as_near_at_new_rows_is_not_warned_of():
