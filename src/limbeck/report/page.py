@@ -80,7 +80,7 @@ def document(saved: Saved, prefix: str = "p") -> Document:
         }
         stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
-        received = f"a result of {content['verb']} that lacks something ({error!r})"
+        received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
     return Document(content, title, stats, sections)
@@ -109,7 +109,7 @@ def _learning(drawing: Drawing) -> list[Block]:
     names = [name for name in history if name not in NOT_MEASURES]
     if not names or len(history.get("step") or ()) < 2:
         return []
-    note = "A curve that still falls at its end would gain from more steps."
+    note = "If a curve still falls at its end, more steps would help."
     galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
     for gallery in galleries:
         others = [name for name in names if name not in gallery.pictures[0].alt][:2]
