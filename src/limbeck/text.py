@@ -1,4 +1,4 @@
-r"""How much more or less, in words."""
+r"""Ratios as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 def compared(
     teacher: float | None, student: float | None, less: str, more: str, same: str, times: str = "×"
 ) -> str:
-    r"""How much less or more than the teacher a student needs, in these words; "" if unknown.
+    r"""The ratio of the teacher's cost to the student's as text; "" if it is unknown.
 
     >>> compared(6.1, 0.1, "faster", "slower", "as fast"), compared(1, 2, "less", "more", "same")
     ('61× faster', '2.0× more')

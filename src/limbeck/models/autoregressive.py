@@ -1,4 +1,4 @@
-r"""Models that factorise into one conditional for each variable: what NADE and others share."""
+r"""Autoregressive models: one conditional per variable. The base of NADE, DeepNADE and MADE."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
         return {
             "type": type(self).__name__,

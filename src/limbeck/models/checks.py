@@ -1,4 +1,4 @@
-r"""What all models check alike: sizes, types, input tensors and specs."""
+r"""Checks that models share: sizes, types, input tensors and specs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Specified(nn.Module):
     fields: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         values = {name: getattr(self, name, None) for name in self.fields}
         if "dtype" in values:
             values["dtype"] = dtype_name(next(self.parameters()))
