@@ -107,5 +107,5 @@ def test_files_that_do_not_fit_are_refused(refused, here):
     ):
         Path("mine.toml").write_text(text)
         assert re.search(said, refused("logz", "--config", "mine.toml"))
-    assert "which is not there" in refused("logz", "--config", "none.toml")
+    assert "which does not exist" in refused("logz", "--config", "none.toml")
     assert "a folder" in refused("logz", "--config", ".")

@@ -120,7 +120,7 @@ def condense(
         draws = files.load_object(draws, "posterior")
     else:
         for text in posterior:
-            files.require_path(Path(text), "posterior", "files that are there, or module:name")
+            files.require_path(Path(text), "posterior", "existing files, or module:name")
     x, held_out, y = _load_inputs(inputs, test, test_share, label, drop, common.seed)
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)

@@ -35,7 +35,7 @@ def path_problem(path: Path, expected: str = "file") -> str:
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
+    return "which does not exist" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
 
 
 def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
@@ -66,7 +66,7 @@ def load_object(text: str, argument: str) -> Any:
             public = [name for name in dir(value) if not name.startswith("_")]
             names = ArgumentError.unknown(argument, part, public).expected
             expected = f"a name in it: {names}" if public else "a name in it; it has none"
-            raise ArgumentError(argument, f"{text!r}, and {part!r} is not there", expected)
+            raise ArgumentError(argument, f"{text!r}, and {part!r} does not exist", expected)
         value = getattr(value, part)
     return value
 
@@ -75,7 +75,7 @@ def _import_module(name: str, text: str, argument: str) -> ModuleType:
     here, path = Path.cwd(), Path(name)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
-        raise ArgumentError(argument, f"{path}, which is no file", "a Python file that is there")
+        raise ArgumentError(argument, f"{path}, which is not a file", "an existing Python file")
     for folder in (str(here), str(path.parent.resolve())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -206,7 +206,7 @@ def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     import numpy as np
 
     if not is_numpy_file(path):  # which NumPy would take for a pickle
-        raise ValueError("it is no file that NumPy wrote")
+        raise ValueError("it is not a NumPy file")
     with open(path, "rb") as file:
         data = np.load(file, allow_pickle=False)
         return data if isinstance(data, np.ndarray) else dict(data.items())

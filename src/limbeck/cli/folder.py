@@ -49,7 +49,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 def _not_writable(folder: Path, error: Exception) -> ArgumentError:
     received = f"{folder}, which cannot be written to ({error})"
-    return ArgumentError("--out", received, "a folder that can be made here")
+    return ArgumentError("--out", received, "a folder that can be created here")
 
 
 class Folder:

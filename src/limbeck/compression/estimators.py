@@ -247,7 +247,7 @@ class Distilled(BaseEstimator):
             return y
         check_is_fitted(self)
         if self.result_.problem is None:
-            raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
+            raise ArgumentError("y", None, "labels: a loaded estimator has no teacher")
         return self.result_.problem.teacher.predict(self._rows(X))
 
     def _arguments(self, n: int) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
 
 
 class NumpyFastPath:
-    r"""Predictions (n, K) for a few rows, on the memory of limbeck's own students on the CPU."""
+    r"""Predictions (n, K) of limbeck's students for a few rows, in NumPy on the CPU."""
 
     def __init__(
         self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None

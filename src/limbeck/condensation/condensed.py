@@ -221,7 +221,7 @@ class Condensed(Result):
         table = super().table()
         table.title = "condensation"
         if self.draw_bytes:
-            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
+            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes in memory")
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
             values = (self.diagnostics.r_hat, self.diagnostics.ess)

@@ -170,7 +170,7 @@ def _compress(tour: Tour) -> Rows:
 
 
 def show_compression(tour: Tour, rows: Rows) -> str:
-    r"""Print the table, and give the one sentence to tell a colleague."""
+    r"""Print the table, and return a one-sentence summary."""
     values, both, labels = (rows[k]["agreement"] for k in (5, 7, 8))
     ratio = rows[0]["parameters"] // rows[7]["parameters"]
     finding = (

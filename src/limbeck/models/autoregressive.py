@@ -166,7 +166,9 @@ class Autoregressive(nn.Module):
             fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
             return cls(**fields, **options)
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
+            raise ArgumentError(
+                "spec", dict(spec), f"the result of {cls.__name__}.spec()"
+            ) from None
 
     def save(self, path: str | Path) -> Path:
         r"""Write parameters and spec as one safetensors file."""

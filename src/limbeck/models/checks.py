@@ -51,7 +51,7 @@ def spec_fields(
     r"""The fields of a spec but its type, with dtype as torch has it; other specs are refused."""
     fields = dict(spec)
     if set(fields) - optional != {"type", *names} or fields.pop("type") != cls.__name__:
-        raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+        raise ArgumentError("spec", dict(spec), f"the result of {cls.__name__}.spec()")
     if "dtype" in fields:
         fields["dtype"] = getattr(torch, fields["dtype"])
     return fields

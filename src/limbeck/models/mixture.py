@@ -213,7 +213,7 @@ class GaussianMixture(Specified):
             fields["dtype"] = getattr(torch, spec["dtype"])
             return cls(**fields, generator=torch.Generator(), **options)
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
+            raise ArgumentError("spec", spec, "the result of GaussianMixture.spec()") from None
 
     def extra_repr(self) -> str:
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"

@@ -72,7 +72,7 @@ def by_name(result: Estimates | None) -> dict[str, LogPartition]:
             named[f"{method} {len(named) + 1}" if method in named else method] = z
     for z in named.values():
         if not isinstance(z, LogPartition):
-            expected = "what log_partition gives back, or several of these by name"
+            expected = "a result of log_partition, or several by name"
             raise ArgumentError("log_z", f"a {type(z).__name__}", expected)
     if not named:
         raise ArgumentError("log_z", "no estimate", "one or more")

@@ -41,7 +41,7 @@ def write_tour(
         if isinstance(items, str | Path) or not items:
             raise ArgumentError(argument, repr(items), f"one or more {what}, in a list")
     if Path(out).is_file():
-        raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
+        raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
     reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
     page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
     return _write(Path(out), page)

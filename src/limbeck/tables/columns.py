@@ -236,6 +236,6 @@ def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
     kind = {"Number": Number, "Category": Category}.get(spec.get("type", ""))
     if kind is None or set(spec) != {"type", *(field.name for field in dataclasses.fields(kind))}:
-        raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+        raise ArgumentError("spec", dict(spec), "the result of Table.spec()")
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "type"}
     return kind(**fields)

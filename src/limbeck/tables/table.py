@@ -195,7 +195,7 @@ class Table:
     def from_spec(cls, spec: Mapping[str, Any]) -> Table:
         r"""The table that a spec describes."""
         if set(spec) != {"type", "rows", "columns"} or spec["type"] != "Table":
-            raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+            raise ArgumentError("spec", dict(spec), "the result of Table.spec()")
         table = cls.__new__(cls)
         table.rows, table.columns = int(spec["rows"]), [column_of(c) for c in spec["columns"]]
         return table
@@ -245,7 +245,7 @@ def as_frame(df: object) -> Any:
 
 def _check_names(frame: Any) -> None:
     if frame.columns.nlevels > 1:
-        expected = "one name a column: df.columns = df.columns.map('_'.join)"
+        expected = "one name per column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
     times = Counter(map(str, frame.columns))
     for name in frame.columns:

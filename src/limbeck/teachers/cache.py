@@ -129,7 +129,7 @@ class Answers:
     def _encode(self, values: Array) -> Array:
         r"""The predictions as stored: rounded, and with `top_k` the largest of each row."""
         if np.shape(values)[1:] != self.shape:
-            received = f"answers of shape {np.shape(values)}"
+            received = f"outputs of shape {np.shape(values)}"
             raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
         with np.errstate(over="ignore"):
             numbers = np.asarray(values).astype(self.number)
@@ -140,8 +140,8 @@ class Answers:
             return numbers
         total = numbers.sum(1, dtype=np.float64)
         if (numbers < 0).any() or (abs(total - 1) > 1e-3).any():
-            expected = "probabilities of classes, which total 1; anything else is kept with "
-            raise ArgumentError("top_k", "answers that do not total 1", expected + "top_k=None")
+            expected = "None for predictions that are not class probabilities"
+            raise ArgumentError("top_k", "predictions that do not sum to 1", expected)
         # of equal probabilities the lower class, whatever else is in the row
         largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
         rows = np.empty(len(numbers), self._segments.dtype)

@@ -144,7 +144,7 @@ class RowTeacher(Opaque, ABC):
             return np.zeros((0, self.outputs))
         y = self.answers(rows)
         if y.shape != (n, self.columns):
-            received = f"answers of shape {y.shape} for {n} rows of X"
+            received = f"outputs of shape {y.shape} for {n} rows of X"
             raise ArgumentError("teacher", received, f"shape ({n}, {self.columns})")
         check_outputs(y, self.task)
         if self.task == "regression":
@@ -229,11 +229,13 @@ def as_outputs(raw: object, n: int) -> np.ndarray:
     try:
         outputs = np.asarray(raw)
     except ValueError:  # rows of different lengths
-        raise ArgumentError("teacher", "answers of no one shape", f"({n},) or ({n}, K)") from None
+        raise ArgumentError(
+            "teacher", "outputs of different lengths", f"({n},) or ({n}, K)"
+        ) from None
     if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
-        received = f"answers of shape {outputs.shape} for {n} rows of X"
+        received = f"outputs of shape {outputs.shape} for {n} rows of X"
         if outputs.dtype == object and outputs.ndim == 0:
-            received = f"an answer of type {type(raw).__name__}"
+            received = f"an output of type {type(raw).__name__}"
         raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
     return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
 
@@ -250,7 +252,7 @@ def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) 
     try:
         y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
-        raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
+        raise ArgumentError("teacher", f"outputs of type {raw.dtype}", "numbers") from None
     if kind == ("multilabel", "logits"):
         y = torch.sigmoid(y)
     elif kind.task != "regression":
@@ -264,7 +266,7 @@ def check_outputs(y: np.ndarray, task: str) -> None:
     r"""Refuse outputs (n, K) that are not finite, or not probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
-        received = f"{int((~finite).sum())} NaN or infinite answers, the first in row {row}"
+        received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row}"
         raise ArgumentError("teacher", received, "finite answers")
     if task != "regression":
         p = torch.as_tensor(y)
