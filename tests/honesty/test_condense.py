@@ -324,7 +324,7 @@ def test_a_net_as_a_student_is_warned_of_as_well():
 
 def test_parameters_read_off_trained_pseudo_draws_are_warned_of_once_for_each_bag(tmp_path):
     result = small()
-    with pytest.warns(lb.PseudoDrawWarning, match="no draws of the posterior"):
+    with pytest.warns(lb.PseudoDrawWarning, match="not posterior draws"):
         assert result.student.draws.shape == (10, 2)
     assert result.student.flat.shape == (10, 2)
     result.save(tmp_path)
