@@ -1,4 +1,4 @@
-r"""Numbers that an argument must be: checked once, with an error that names it."""
+r"""Checks of numeric arguments, with errors that name the argument."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such 
 
 
 class Batch(NamedTuple):
-    r"""Inputs x (n, ...), or a dict of such, and what belongs to each of them, if it is known.
+    r"""Inputs x (n, ...), or a dict of such, with optional labels, weights and row numbers.
 
-    That is labels y (n, ...), importance weights (n,), which multiply losses, and the index (n,):
-    rows of the data set that x came from, by which stored targets are found.
+    y (n, ...) are labels; weight (n,) are importance weights, which multiply losses; index (n,) are
+    the rows of the data set that x came from, by which stored targets are found.
     """
 
     x: X
@@ -99,7 +99,7 @@ class Part(NamedTuple):
     r"""One array of the user's data."""
 
     values: Tensor  # (N, ...)
-    typed: bool  # whether it came as a tensor, whose floating type is the user's choice
+    typed: bool  # whether it was passed as a tensor, whose floating type is the user's choice
 
 
 def label(argument: str, name: str) -> str:

@@ -1,4 +1,4 @@
-r"""`load`: read any result that limbeck has saved."""
+r"""`load`: read any saved result."""
 
 from __future__ import annotations
 

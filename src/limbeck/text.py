@@ -22,7 +22,7 @@ CONTROL = re.compile(
 def compared(
     teacher: float | None, student: float | None, less: str, more: str, same: str, times: str = "×"
 ) -> str:
-    r"""How much less or more than the teacher a student needs, in these words; "" if unknown.
+    r"""The ratio of the teacher's cost to the student's as text; "" if it is unknown.
 
     >>> compared(6.1, 0.1, "faster", "slower", "as fast"), compared(1, 2, "less", "more", "same")
     ('61× faster', '2.0× more')

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused(refused, here):
         (("--predict", "logistic", "--label", "y"), "without names"),
     ):
         assert said in refused(*words, *more)
-    assert "which is not there" in refused("condense", "none.nc", "--predict", "logistic")
+    assert "which does not exist" in refused("condense", "none.nc", "--predict", "logistic")
     assert "--test" in refused(
         "condense", "draws.npz", "--predict", "models:density", "--test", "x"
     )

@@ -94,7 +94,7 @@ def test_every_option_is_in_the_written_file(limbeck, here):
     for name in ("target", "method", "samples", "seed", "device", "out", "require", "json"):
         assert f"\n{name} = " in text
     for name in ("proposal", "chains", "start"):
-        assert f"\n# {name}: left to limbeck" in text
+        assert f"\n# {name}: default" in text
 
 
 def test_files_that_do_not_fit_are_refused(refused, here):
@@ -107,5 +107,5 @@ def test_files_that_do_not_fit_are_refused(refused, here):
     ):
         Path("mine.toml").write_text(text)
         assert re.search(said, refused("logz", "--config", "mine.toml"))
-    assert "which is not there" in refused("logz", "--config", "none.toml")
+    assert "which does not exist" in refused("logz", "--config", "none.toml")
     assert "a folder" in refused("logz", "--config", ".")

@@ -142,7 +142,7 @@ def test_an_unfinished_run_is_recognised(limbeck, refused, calls, words):
     calls.update(count=0, at=70)
     assert limbeck(*words, "--out", "out").code == 130
     assert "an unfinished result of limbeck compress" in limbeck("info", "out").out
-    assert "whose run is not over" in refused("report", "out")
+    assert "whose run is unfinished" in refused("report", "out")
     assert "steps was 100 and is 300" in refused(*words, "--out", "out", "--steps", "300")
     with open("train.csv", "a") as file:
         file.write("1,2,3,up\n")

@@ -43,7 +43,7 @@ def test_the_second_of_two_processes_is_refused(here, refused, more):
         before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
         line = refused(*WORDS, "0.05", "--out", "out", *more)
         assert line == (
-            "--out: another run is at work in out; wait for it, stop it, or name another folder "
+            "--out: another run is using out; wait for it, stop it, or choose another folder "
             "with --out"
         )
         assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
@@ -73,7 +73,7 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
 def test_only_one_is_within_and_nothing_is_left(here):
     with folder_lock(Path("out")):
         with (
-            pytest.raises(LimbeckError, match="another run is at work in out"),
+            pytest.raises(LimbeckError, match="another run is using out"),
             folder_lock(Path("out")),
         ):
             raise AssertionError
@@ -100,4 +100,4 @@ def test_a_file_is_no_folder(here):
 
 def test_the_demo_is_alone_too(here, refused):
     with folder_lock(Path("there")):
-        assert "another run is at work in there" in refused("demo", "condense", "--out", "there")
+        assert "another run is using there" in refused("demo", "condense", "--out", "there")

@@ -102,7 +102,7 @@ def test_matlab_is_read(limbeck, here):
 
 def test_what_does_not_fit_is_refused(refused, here):
     for words, said in (
-        (("normalize", "none.npz"), "none.npz, which is not there"),
+        (("normalize", "none.npz"), "none.npz, which does not exist"),
         (("normalize", "draws.npz"), "which holds"),
         (("normalize", "train.csv"), "an RBM's file"),
         (("normalize", "models:number"), "without"),
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused(refused, here):
         (("normalize", "rbm.npz", "--loss", "kll", *QUICK), "kll"),
         (("normalize", "rbm.npz", "--log-z", "maybe"), "--log-z"),
         (("logz", "rbm.npz", "--method", "brigde"), "did you mean 'bridge'?"),
-        (("logz", "rbm.npz", "--proposal", "nowhere"), "nowhere, which is not there"),
+        (("logz", "rbm.npz", "--proposal", "nowhere"), "nowhere, which does not exist"),
         (("logz", "rbm.npz", "--proposal", "."), "without result.json"),
         (("logz", "rbm.npz", "--device", "moon"), "device"),
     ):

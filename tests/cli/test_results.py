@@ -93,7 +93,7 @@ def test_what_is_no_result_is_refused(refused, here):
     Path("empty").mkdir()
     for command in (("report",), ("export",)):
         more = ("a.npz",) if command == ("export",) else ()
-        assert "which is not there" in refused(*command, "nowhere", *more)
+        assert "which does not exist" in refused(*command, "nowhere", *more)
         assert "rbm.npz, a file" in refused(*command, "rbm.npz", *more)
         assert "without result.json" in refused(*command, "empty", *more)
 
@@ -146,5 +146,5 @@ def test_info_says_what_a_result_is(limbeck, result):
 def test_info_refuses_what_it_does_not_know(refused, here):
     Path("notes.docx").write_text("")
     assert "ends in" in refused("info", "notes.docx")
-    assert "which is not there" in refused("info", "nothing.npz")
+    assert "which does not exist" in refused("info", "nothing.npz")
     assert "without result.json" in refused("info", ".")

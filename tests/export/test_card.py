@@ -55,7 +55,7 @@ def test_what_is_not_known_is_said():
     text = card(net(), "s.pt2", "pt2")
     assert sections(text) == HEADINGS
     assert "Not known." in text
-    assert "No report was given" in text
+    assert "No report was passed" in text
     assert "logits: a softmax" in text
     assert "Not run" in card(net(), "s.onnx", "onnx", None)
 
@@ -73,7 +73,7 @@ def test_doubts_of_the_result_are_in_its_card():
     doubts = text.split("## When not to trust it")[1]
     for reason in result.diagnostics.reasons:
         assert markdown(reason) in doubts
-    assert "if the chains had not mixed" in doubts
+    assert "chains that had not mixed" in doubts
 
 
 def test_columns_of_a_table_are_told_for_each_format(tmp_path):
@@ -88,7 +88,7 @@ def test_columns_of_a_table_are_told_for_each_format(tmp_path):
     text = card(result, "s.npz", "numpy")
     assert "| town | n values | category: 'x', 'y'" in text
     assert "values, in the units of the teacher" in text
-    assert "taken as unknown" in text
+    assert "treated as unknown" in text
 
 
 def test_no_card_if_none_is_wanted(tmp_path):

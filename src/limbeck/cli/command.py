@@ -25,7 +25,7 @@ from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
 
-# exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
+# exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -99,7 +99,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     elif not common.quiet:
         show(text)
         also = "" if export is None else f" The student is in {export}."
-        show(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
+        show(f"The result is in {out}; `limbeck report {out}` writes a report page.{also}")
     failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
     if not common.verdicts:
         failed = [verdict for verdict in failed if verdict["name"].startswith("required ")]
@@ -113,7 +113,7 @@ def _make_result(
     folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
     requirements: Sequence[Requirement],
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
-    r"""The tables for the terminal, and the content of the folder, which is finished."""
+    r"""Finish the folder; return the tables for the terminal and the folder's content."""
     failure = None
     try:
         with interrupt_after_step():
@@ -146,7 +146,7 @@ def _make_result(
             )
         else:
             folder.abandon()
-            say("stopped before there was anything to keep; nothing was written")
+            say("stopped before anything could be saved; nothing was written")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException:
         folder.abandon()
@@ -158,7 +158,7 @@ def _make_result(
 
 
 def _export(outcome: Outcome, path: Path | None) -> Outcome:
-    r"""Write the student to a file; a report on it then tells the size of that file."""
+    r"""Write the student to a file; a report on it then shows the size of that file."""
     if path is None or outcome.saved is None:
         return outcome
     from limbeck.export import export
@@ -174,7 +174,7 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
 @contextmanager
 def interrupt_after_step() -> Iterator[None]:
-    r"""Within, a first interruption of a loop waits for the end of the step, to save it."""
+    r"""Context in which the first Ctrl-C waits for the end of the step and saves it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-r"""A result's folder: it appears whole, or is marked as unfinished and can be resumed."""
+r"""A result folder: it is complete, or marked as unfinished and can be resumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        message = f"--out: another run is at work in {folder}; wait for it, stop it, or name"
+        message = f"--out: another run is using {folder}; wait for it, stop it, or choose"
         raise LimbeckError(f"{message} another folder with --out") from None
     except OSError as error:
         raise _not_writable(folder, error) from error
@@ -49,7 +49,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 def _not_writable(folder: Path, error: Exception) -> ArgumentError:
     received = f"{folder}, which cannot be written to ({error})"
-    return ArgumentError("--out", received, "a folder that can be made here")
+    return ArgumentError("--out", received, "a folder that can be created here")
 
 
 class Folder:
@@ -164,7 +164,7 @@ def default_folder(command: str, options: Mapping[str, Any]) -> Path:
 
 
 def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
-    r"""What is different about the settings of a folder, in words."""
+    r"""The differences between the settings of a folder and the given ones, as text."""
     from limbeck.storage.files import differences
 
     saved = read_config(place / CONFIG)
@@ -198,7 +198,7 @@ def result_folder(path: Path) -> Path:
     require_path(path, "result", expected, "folder")
     if is_unfinished(path):
         again = f"{expected}; {resume_command(path)}"
-        raise ArgumentError("result", f"{path}, whose run is not over", again)
+        raise ArgumentError("result", f"{path}, whose run is unfinished", again)
     if not (path / RESULT).exists():
         raise ArgumentError("result", f"{path}, without {RESULT}", expected)
     return path

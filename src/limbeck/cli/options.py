@@ -54,7 +54,7 @@ PrintOption = partial(Option, rich_help_panel="What is printed")
 TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
-Drop = Annotated[list[str] | None, Option(help="A column to leave out; again for more.")]
+Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
@@ -63,27 +63,27 @@ Target = Annotated[
 
 @dataclass(frozen=True)
 class Common:
-    r"""What every command that makes a result takes."""
+    r"""The options of every command that makes a result."""
 
     export: Path | None = Option(
         None, help="Write the student to a file too, such as student.onnx."
     )
     out: Path | None = ResultOption(
         None, "--out", "-o",
-        help="The result's folder; by default one in this folder, called by the command.",
+        help="The result folder. Default: limbeck-COMMAND in the current folder.",
     )  # fmt: skip
     config: Path | None = ResultOption(
         None, callback=_use_config, is_eager=True,
-        help="A TOML file with options, such as RESULT/config.toml; those given here win.",
+        help="A TOML file with options, such as RESULT/config.toml; the command line overrides it.",
     )  # fmt: skip
     overwrite: bool = ResultOption(
-        False, "--overwrite", help="Replace a result of other settings that is there."
+        False, "--overwrite", help="Replace an existing result with other settings."
     )
     require: list[str] | None = ResultOption(
-        None, help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
-        "does not. Again for more.",
+        None, help="A required figure, such as agreement=0.98 or rare_recall=0.9; exit code 3 if "
+        "it is not met. Can be repeated.",
     )  # fmt: skip
-    verdicts: bool = ResultOption(True, help="Whether a verdict that fails is exit code 3.")
+    verdicts: bool = ResultOption(True, help="Whether a failed verdict gives exit code 3.")
     seed: int = Option(0, help="Seed of everything random.", min=0)
     device: str = Option("auto", help="Where to run: auto, cpu, cuda.")
     json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
@@ -94,7 +94,7 @@ class Common:
     lr: float | None = TrainingOption(help="The learning rate.")
     optimizer: str | None = TrainingOption(help="A name in torch.optim, such as adam.")
     schedule: str | None = TrainingOption(help="cosine, constant, linear, logarithmic.")
-    seconds: float | None = TrainingOption(help="Stop after so many seconds.")
+    seconds: float | None = TrainingOption(help="Time limit of the training in seconds.")
     engine: str | None = TrainingOption(help="auto, eager or compiled.")
     checkpoint_seconds: float = Option(
         30.0, help="Seconds between checkpoints.", rich_help_panel="Training"
@@ -121,7 +121,7 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
 
     text = f"# `limbeck {command} --config` with this file repeats the run, from the same folder.\n"
     for name, value in {"command": command, **options}.items():
-        left_out = f"# {name}: left to limbeck"
+        left_out = f"# {name}: default"
         text += (left_out if value is None else f"{name} = {literal(value)}") + "\n"
     return text
 

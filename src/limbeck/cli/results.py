@@ -31,9 +31,9 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None, help="Of a condensed bag of your own function of (draw, x): its module:name."),
+        None, help="For a condensed bag: module:name of the function of (draw, x)."),
     own: str | None = Option(
-        None, "--student", help="Of a student of your own: module:name of a module like it."),
+        None, "--student", help="For a student of your own: module:name of a module like it."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
@@ -76,7 +76,7 @@ def report(
     open_page: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
-    r"""Make one page of a result: report.html, with report.md and report.json beside it."""
+    r"""Write a report on a result: report.html, report.md and report.json."""
     from limbeck.report.page import write
 
     page = write(folders.result_folder(result))
@@ -92,10 +92,10 @@ def demo(
     seed: int = Option(0, help="Seed of everything random.", min=0),
     as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
     quiet: bool = Option(False, help="No progress bars."),
-    out: Path = Option(Path("limbeck-demo"), help="Where pictures and pages go."),
+    out: Path = Option(Path("limbeck-demo"), help="Folder for pictures and pages."),
     debug: Debug = False,
 ) -> None:
-    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
     from limbeck.demo import run
 
     with folders.folder_lock(out):
@@ -103,7 +103,7 @@ def demo(
 
 
 def info(
-    path: Path | None = Argument(None, help="A file or a result's folder; none tells of limbeck."),
+    path: Path | None = Argument(None, help="A file or a result folder. Default: limbeck itself."),
     as_json: bool = Option(False, "--json", help="Print JSON."),
     debug: Debug = False,
 ) -> None:

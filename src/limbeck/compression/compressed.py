@@ -1,4 +1,4 @@
-r"""What `compress` gives back: a student that predicts in the user's words, and its report."""
+r"""The result of `compress`: a student that predicts the user's class names, and its report."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class Compressed(Result):
     Attributes:
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, or of the labels; None for regression.
-        row_format: What rows are.
-        inputs: Where inputs came from.
-        tried: What was tried on the way, with what it reached on rows held out.
-        problem: The teacher and its rows; None in a result that was read back.
-        recipe: How the student was trained; likewise.
-        labels: The labels that were given.
-        notes: What a user should know of the rows, such as columns that look like codes.
+        row_format: The format of the rows.
+        inputs: The source of inputs.
+        tried: The candidates that were tried, with their measures on held-out rows.
+        problem: The teacher and its rows; None in a loaded result.
+        recipe: How the student was trained; None in a loaded result.
+        labels: The labels that were passed.
+        notes: Remarks on the rows, such as columns that look like codes.
         exported: The files that `export` wrote last.
     """
 
@@ -136,15 +136,15 @@ class Compressed(Result):
         self, X: object, y: ArrayLike | None = None, *, groups: Groups = None,
         labels: object = None, time: bool = True,
     ) -> Fidelity:  # fmt: skip
-        r"""Teacher and student side by side, on rows that neither has been trained on.
+        r"""Compare teacher and student on rows that neither was trained on.
 
         Arguments:
             X: The rows.
             y: Their true labels, if known. Default: None.
-            groups: What divides the rows into groups, each (n,), by name; or columns of a data
-                frame. Default: None.
-            labels: True labels of the rows that the student was made with: the same student is
-                trained on those alone, once, and shown beside. Default: those that `compress` got.
+            groups: Columns that divide the rows into groups, each (n,), by name; or columns of a
+                data frame. Default: None.
+            labels: True labels of the rows passed to `compress`: the same student is trained on
+                them alone, once, and compared too. Default: the labels passed to `compress`.
             time: Whether to measure how long predictions take. Default: True.
         """
         if self.problem is None or self.row_format is None:
@@ -167,7 +167,7 @@ class Compressed(Result):
         )  # fmt: skip
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
-        r"""What the student costs: its exported files or what `save` writes; seconds by batch."""
+        r"""The student's cost: size of exported or saved files, and seconds by batch size."""
         with TemporaryDirectory() as place:
             paths = self.exported
             if not paths or not all(path.is_file() for path in paths):
@@ -190,11 +190,11 @@ class Compressed(Result):
         return self._baseline[1]
 
     def on_labels(self, labels: object) -> Compressed:
-        r"""The same student, trained on true labels alone, and stopped by rows that are held out.
+        r"""The same student, trained on true labels alone and stopped by the held-out loss.
 
         Arguments:
-            labels: True labels of the rows that the student was made with; rows whose label is
-                None or NaN are left out.
+            labels: True labels of the rows passed to `compress`; rows whose label is None or NaN
+                are dropped.
         """
         if self.problem is None or self.recipe is None:
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
@@ -203,7 +203,7 @@ class Compressed(Result):
         return Compressed.of(result, problem, recipe, labels=labels)
 
     def rules(self, feature_names: Sequence[str] | None = None) -> str:
-        r"""A single tree in words; a table knows the names of its columns."""
+        r"""The rules of a single tree as text, with the column names of a table."""
         student = self.student
         tree = student.network if isinstance(student, Preprocessed) else student
         if not isinstance(tree, Trees):
@@ -239,7 +239,7 @@ class Compressed(Result):
         summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        text = f"{notes}{summary}; what it has kept, report(X, y) tells."
+        text = f"{notes}{summary}; compare it with the teacher: report(X, y)."
         return table_text(self.table()) + visible(text)
 
     __repr__ = __str__
@@ -261,7 +261,7 @@ class Compressed(Result):
         return None if self.classes is None else np.asarray(self.classes).tolist()
 
     def portable(self) -> Any:
-        r"""What leaves when it is exported: probabilities or values, of raw rows or of columns."""
+        r"""The exportable form: probabilities or values, from raw rows or columns."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         form = "values" if self.task == "regression" else "probabilities"
@@ -278,7 +278,7 @@ class Compressed(Result):
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:
-        r"""Read a result back; it predicts, and has forgotten its teacher."""
+        r"""Load a saved result; it can predict, but has no teacher."""
         result = load(folder, student)
         path = Path(folder) / ABOUT
         try:

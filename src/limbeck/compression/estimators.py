@@ -44,7 +44,7 @@ def _is_plain(value: object) -> bool:
 
 
 class Distilled(BaseEstimator):
-    r"""What the classifier and the regressor share."""
+    r"""The common base of the classifier and the regressor."""
 
     regression = False
 
@@ -106,7 +106,7 @@ class Distilled(BaseEstimator):
         return self._exact.predict(self._rows(X))
 
     def report(self, X: object, y: ArrayLike | None = None, **options: Any) -> Fidelity:
-        r"""Teacher and student side by side on other rows, as `Compressed.report`."""
+        r"""Compare teacher and student on other rows, as `Compressed.report` does."""
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
 
@@ -128,7 +128,7 @@ class Distilled(BaseEstimator):
 
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Self:
-        r"""Read back what `save` wrote; it predicts, but has no teacher any more.
+        r"""Load a saved estimator; it can predict, but has no teacher.
 
         Arguments:
             folder: The folder.
@@ -182,14 +182,14 @@ class Distilled(BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         result = state.get("result_")
         if result is not None and result.problem is not None:
-            # the teacher's answers are not needed again
+            # the teacher's predictions are not needed again
             names = ("given", "held_out_given", "labels", "folds", "fixed_targets")
             nothing: dict[str, Any] = dict.fromkeys(names)
             state = state | {"result_": replace(result, problem=replace(result.problem, **nothing))}
         return state
 
     def _set_result(self, result: Compressed) -> None:
-        r"""Take the result of a fit, or one that was read back."""
+        r"""Set the result of a fit, or a loaded one."""
         self.result_ = result
         if result.classes is not None:
             self.classes_ = result.classes
@@ -247,7 +247,7 @@ class Distilled(BaseEstimator):
             return y
         check_is_fitted(self)
         if self.result_.problem is None:
-            raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
+            raise ArgumentError("y", None, "labels: a loaded estimator has no teacher")
         return self.result_.problem.teacher.predict(self._rows(X))
 
     def _arguments(self, n: int) -> dict[str, Any]:

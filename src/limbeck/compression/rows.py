@@ -1,4 +1,4 @@
-r"""The user's rows: tensors for generators and students, and back into what the teacher eats."""
+r"""The user's rows as tensors for generators and students, and converted back for the teacher."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ArrayFormat:
         return sparse.csr_matrix(array)
 
     def as_given(self, given: object) -> Any:
-        r"""The user's own rows as the teacher gets them."""
+        r"""The user's own rows as the teacher receives them."""
         return given
 
     @property
@@ -54,7 +54,7 @@ class ArrayFormat:
         return self.dtype.kind in "biu"
 
     def rounded(self, x: X) -> X:
-        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
+        r"""Generated tensors as `decode` passes them to the teacher: whole numbers are rounded."""
         if not self.whole:
             return x
         assert isinstance(x, Tensor)

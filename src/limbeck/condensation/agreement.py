@@ -1,4 +1,4 @@
-r"""How near a student is to the average over all draws, and what each of them costs."""
+r"""How close a student is to the average over all draws, and the cost of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTCOMES = 16  # outcomes of each input that a divergence of densities is estima
 
 @dataclass(frozen=True)
 class Agreement:
-    r"""A student f beside the average t over draws, at some inputs."""
+    r"""A student f compared with the average t over draws, at some inputs."""
 
     inputs: int  # of a density without inputs, the number of samples
     draws: int
@@ -64,7 +64,7 @@ class Agreement:
         return table_text(self.table()) + self.sentence()
 
     def savings(self) -> list[str]:
-        r"""How much smaller and faster the student is, where that is known."""
+        r"""How much smaller and faster the student is, if that is known."""
         size = compared(*self.bytes, "smaller", "larger", "as large")
         time = compared(*self.seconds, "faster", "slower", "as fast")
         return [way for way in (size, time) if way]
@@ -74,7 +74,7 @@ class Agreement:
         savings = " and ".join(self.savings())
         return (
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
-            f"in the mean, and {self.max_error:.2g} at most, at {self.inputs:,} {self.at}"
+            f"on average, and {self.max_error:.2g} at most, at {self.inputs:,} {self.at}"
             f"{f'; it is {savings}' if savings else ''}."
         )
 

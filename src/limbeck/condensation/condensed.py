@@ -49,16 +49,16 @@ SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 @dataclass(repr=False)
 class Condensed(Result):
-    r"""A condensed posterior: a `limbeck.Result`, with what is known of the draws.
+    r"""A condensed posterior: a `limbeck.Result` with diagnostics of the draws.
 
     Attributes:
         diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; or None.
-        notes: Remarks on the draws and on `predict`, a sentence each.
+        notes: Remarks on the draws and on `predict`, one sentence each.
         used: The number of draws used; those of a stored posterior count once.
-        draw_bytes: The bytes of the draws that were in memory at once.
-        head: How the student's outputs are read; None of a density without inputs.
-        calling: The user's `predict`; None of predictions and of a loaded result.
-        posterior: The draws; None likewise.
+        draw_bytes: The bytes of the draws in memory at one time.
+        head: How the student's outputs are interpreted; None for a density without inputs.
+        calling: The user's `predict`; None for `predictions=` and in a loaded result.
+        posterior: The draws; None in the same cases.
         new_inputs: How good the student is at inputs that it was not trained on.
     """
 
@@ -84,8 +84,8 @@ class Condensed(Result):
     def predict(self, x: object = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
-        It is right at each single input; samples at several are independent of each other, as
-        `limbeck.PseudoDrawWarning` says once. Of a density without inputs it is the density itself.
+        It is right at each single input; samples at several inputs are independent of each other,
+        and give one `limbeck.PseudoDrawWarning`. Without inputs it is the density itself.
         """
         if self.head is None:
             return self.student
@@ -95,15 +95,15 @@ class Condensed(Result):
     def report(
         self, x: object = None, y: object = None, *, posterior: object = None, draws: int = 10_000
     ) -> Agreement:
-        r"""The student beside the average over all draws: errors, divergence, bytes, time.
+        r"""Compare the student with the average over all draws: errors, divergence, bytes, time.
 
         Arguments:
-            x: Inputs, best such as the student has not seen; None for a density without inputs,
+            x: Inputs, preferably unseen in training. Default: None, for a density without inputs,
                 which is compared at samples of the average.
-            y: Outcomes there, if known, whose log probabilities are compared. Default: None.
+            y: Outcomes at x, if known, whose log probabilities are compared. Default: None.
             posterior: Draws to average over. Default: those that were condensed, or further ones of
                 a stream; a loaded result has none.
-            draws: Number of draws to take of a stream. Default: 10,000.
+            draws: Number of draws to take from a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
             expected = "a result of draws and predict; compare result.predict(x) with predictions"
@@ -135,8 +135,8 @@ class Condensed(Result):
     def save(self, folder: str | Path) -> Path:
         r"""Write the student, its history and the form of its outputs into a folder.
 
-        A ready-made model of `limbeck.condensation.models` is saved by its name and settings; a
-        function of your own is not saved, and `load` needs it again. Draws are not saved either.
+        A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
+        own function is not saved: pass it to `load` again. Draws are not saved either.
         """
         folder, bag = super().save(folder), None
         if isinstance(self.student, SampleBag):
@@ -159,12 +159,12 @@ class Condensed(Result):
     def load(
         cls, folder: str | Path, student: nn.Module | None = None, *, predict: Predict | None = None
     ) -> Condensed:
-        r"""Read a result back; it predicts and is exported as before, but has no draws.
+        r"""Load a saved result; it can predict and be exported, but has no draws.
 
         Arguments:
-            folder: What `save` wrote.
-            student: An empty copy of a module of the user's own; bags need none.
-            predict: The function of (draw, x) that a bag was condensed with, if it is your own.
+            folder: A folder that `save` wrote.
+            student: A new instance of your own module. Default: None, for bags.
+            predict: Your own function of (draw, x) of a bag. Default: None, for ready-made models.
         """
         path = Path(folder) / ABOUT
         try:
@@ -200,7 +200,7 @@ class Condensed(Result):
         return cls(**values)
 
     def portable(self) -> Any:
-        r"""What is exported: means of y, probabilities of classes, or the log of a density."""
+        r"""The exportable form: means of y, probabilities of classes, or a log density."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
@@ -221,7 +221,7 @@ class Condensed(Result):
         table = super().table()
         table.title = "condensation"
         if self.draw_bytes:
-            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
+            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes in memory")
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
             values = (self.diagnostics.r_hat, self.diagnostics.ess)
@@ -263,7 +263,7 @@ def run_steps(
         for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
-            message = f"{run.stop_reason}; the student so far is kept"
+            message = f"{run.stop_reason}; the student trained so far is returned"
             warnings.warn(message, stacklevel=user_stacklevel())
     finally:
         run.objective.release()

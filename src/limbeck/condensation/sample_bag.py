@@ -1,4 +1,4 @@
-r"""A bag of few, trained draws: the form of a Monte Carlo average, at a fraction of its size."""
+r"""A bag of a few trained pseudo-draws: a Monte Carlo average at a fraction of its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 
 PARAMETERS = (
-    "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "
+    "draws: pseudo-draws are trained to predict well together and are not posterior draws. "
     "Their means, spreads and intervals are not those of the parameters. For these, use the "
     "posterior's own draws"
 )
@@ -209,18 +209,19 @@ class Supports:
 class SampleBag(nn.Module):
     r"""f(y|x) = Σ_k π_k p(y|x, w_k): a Monte Carlo average of few components, which are trained.
 
-    The pseudo-draws w_k have the posterior's structure. They start at draws of the posterior, and
-    are free from then on, within their supports. Calling the bag gives the distribution of y.
+    The pseudo-draws w_k have the posterior's structure. They start at draws of the posterior and
+    are then trained, within their supports. Calling the bag returns the distribution of y.
 
     Arguments:
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
         support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high). None
-            has none; "auto" keeps those positive whose stored draws all are. Default: "auto".
-        weighted: Whether components have trained weights, or count equally. Default: False.
-        start: "draws" of the posterior, or "normal" random numbers, in unconstrained space, as the
-            source text's experiments seem to. Default: "draws".
+            means no bounds; "auto" keeps variables positive whose stored draws all are. Default:
+            "auto".
+        weighted: Whether components have trained weights, or equal ones. Default: False.
+        start: "draws" of the posterior, or "normal" random numbers in unconstrained space, as in
+            the source text's experiments. Default: "draws".
         scaled: Whether the trained numbers are in units of the posterior's deviations, about its
             means, so that one learning rate fits all, or the draws themselves. Default: True.
         dtype: The parameters' type. Default: that of draws which are tensors, else torch's default.
@@ -304,8 +305,8 @@ class SampleBag(nn.Module):
     def draws(self) -> X:
         r"""The pseudo-draws in the posterior's structure, (components, ...) each.
 
-        Once they are trained they are no draws of the posterior: parameters and their uncertainty
-        cannot be estimated from them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
+        After training they are not draws of the posterior: parameters and their uncertainty cannot
+        be estimated from them. A `limbeck.PseudoDrawWarning` says this, once for each bag.
         """
         return self.structure.unflatten(self.flat)
 

@@ -1,4 +1,4 @@
-r"""Taking a student elsewhere: ONNX, torch.export or plain NumPy, checked, with a model card."""
+r"""Export of students: ONNX, torch.export or plain NumPy, checked, with a model card."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def export(
     title: str | None = None,
     card: bool = True,
 ) -> Path:
-    r"""Write a student for use without limbeck; it is run and compared with torch first.
+    r"""Write a student for use without limbeck, after comparing it with torch.
 
-    Returns the path: the file, or the folder.
+    Returns the path of the file or folder.
 
     Arguments:
         thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
@@ -48,9 +48,9 @@ def export(
             folder (with predict.py and weights.npz) for plain NumPy.
         format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
             write student.onnx or student.pt2.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
-        predict: Your own function of (draw, x), for the folder of a condensed bag, which does not
-            hold it; ready-made models are known. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
+        predict: Your own function of (draw, x), for the folder of a condensed bag, in which it is
+            not saved. Default: None, for ready-made models.
         report: The result of `result.report(...)`, for the card. Default: None.
         title: The card's title. Default: the student's kind.
         card: Whether to write a model card (Markdown) beside it. Default: True.

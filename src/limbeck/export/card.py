@@ -20,39 +20,39 @@ from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
     "log_probabilities": "natural logarithms of probabilities",
-    "logits": "logits: a softmax (of one output, a sigmoid) makes probabilities of them",
+    "logits": "logits: a softmax (a sigmoid for one output) converts them to probabilities",
     "values": "values, in the units of the teacher",
     "log_density": "natural logarithms of the density",
-    "outputs": "as the module gives them",
+    "outputs": "the module's own outputs",
     "means": "means of the outcome, in its units",
 }
 
 INTENDED = {
-    "compress": "In place of its teacher, on rows like those that it was made with.",
-    "condense": "In place of the average over all posterior draws, at inputs like those given.",
-    "normalize": "In place of the target where exact log probabilities or samples are needed.",
-    "distill": "In place of its teacher, at inputs like those that it was trained at.",
+    "compress": "Instead of its teacher, on rows like those that it was trained with.",
+    "condense": "Instead of the average over all draws, at inputs like those of its training.",
+    "normalize": "Instead of the target, where exact log probabilities or samples are needed.",
+    "distill": "Instead of its teacher, at inputs like those of its training.",
 }
 
 DOUBTS = {
     "compress": [
-        "Where the teacher is wrong, the student is wrong too; it has learnt nothing else.",
-        "On rows unlike those that it was made with it may differ from the teacher. Compare both "
+        "Where the teacher is wrong, the student is wrong too.",
+        "On rows unlike those of its training it may differ from the teacher. Compare both "
         "on such rows first: `result.report(X, y)`.",
     ],
     "condense": [
-        "It is as good as the draws: if the chains had not mixed, neither has it.",
-        "Away from the inputs at which it was matched it may differ from the average of all draws.",
-        "It predicts each input by itself. Joint predictions of several inputs, and parameters "
+        "It is only as good as the draws: chains that had not mixed give a wrong student.",
+        "Away from its training inputs it may differ from the average of all draws.",
+        "It predicts each input separately. Joint predictions of several inputs, and parameters "
         "with their uncertainty, need the posterior's own draws: pseudo-draws are not draws.",
     ],
     "normalize": [
-        "Its densities are its own, and near the target's only as far as the training went: "
-        "`limbeck.log_partition(target, student)` measures that."
+        "Its densities only approximate the target's: "
+        "`limbeck.log_partition(target, student)` measures the difference."
     ],
     "distill": [
         "Where the teacher is wrong, the student is wrong too.",
-        "Away from the inputs that it was trained at it may differ from the teacher.",
+        "Away from its training inputs it may differ from the teacher.",
     ],
 }
 
@@ -64,7 +64,7 @@ def card(
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:
-        thing: A result, an estimator, a module, or what `portable` made of one.
+        thing: A result, an estimator, a module, or the result of `portable`.
         path: The file or folder of the student. Default: "student.onnx".
         format: "onnx", "pt2" or "numpy". Default: "onnx".
         worst: The file's largest difference from torch. Default: None, not known.
@@ -79,8 +79,8 @@ def card(
         settings = {"call": f"limbeck.{verb}", **settings}
     doubts = [*map(markdown, model.about.get("doubts", [])), *DOUBTS[verb]]
     if model.table is not None:
-        doubts.append("Categories that the data did not have are taken as unknown.")
-    fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
+        doubts.append("Categories that are not in the training data are treated as unknown.")
+    fidelity = "No report was passed to the export: run `result.report(...)` on other rows."
     if report is not None:
         fidelity = markdown_block(str(report).strip(), "text")
     origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
@@ -115,7 +115,7 @@ def _what(model: Portable) -> str:
     of = f" that predicts like its teacher, {markdown(teacher)}" if teacher else ""
     task = f", for {model.task}" if model.task else ""
     inside = isinstance(model.student, Preprocessed)
-    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
+    scaled = " It takes raw inputs and scales them itself." if inside else ""
     return f"A student{of}{task}: {markdown(model.name)}.{scaled}"
 
 
@@ -145,7 +145,7 @@ def _inputs(model: Portable, format: str) -> str:
         x = ("x", f"({shape})", f"{kind}; as they come")
         text = markdown_table(("name", "shape", "type"), [x])
         if model.dtype == torch.float64 and format != "numpy":
-            text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
+            text += "\n\nfloat32 cannot distinguish some of these numbers: do not round them."
         return f"{text}\n\n{_gaps(model, format)}".rstrip()
     rows = [row for column in model.table.varying for row in _column(column, format)]
     text = markdown_table(("name", "shape", "values"), rows)
@@ -184,11 +184,11 @@ def _first(texts: Iterable[str]) -> str:
 
 
 def _gaps(model: Portable, format: str) -> str:
-    r"""What happens to a missing value, or an infinite one, where the data had none."""
+    r"""What happens to missing or infinite values in columns where the data had none."""
     if model.task is None:
         return ""
     where = "" if model.table is None else " in a column where the data had no missing values"
-    what = "is refused" if format == "numpy" else "makes the answer to its row NaN"
+    what = "is refused" if format == "numpy" else "makes the output for its row NaN"
     return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
@@ -207,10 +207,10 @@ def _outputs(model: Portable, format: str) -> str:
 
 def _checks(worst: float | None, format: str) -> str:
     if worst is None:
-        return "Not run: onnxruntime was not there when this was written."
+        return "Not run: onnxruntime was not installed."
     program, exact, limit = {
         "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
         "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
     }[format]  # fmt: skip
-    figure = f"at most {worst:.1g}, relative to the largest answer and one"
-    return f"Run with {program} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
+    figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"
+    return f"Run with {program} at random inputs: differs from torch{exact} by {figure}."

@@ -22,7 +22,7 @@ MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
 @contextmanager
 def in_place(path: Path) -> Iterator[str]:
-    r"""A name to write to; the file takes its place once it is whole."""
+    r"""A temporary name to write to; the file is renamed when it is complete."""
     try:
         with replacing(path) as temporary:
             yield temporary
@@ -53,7 +53,7 @@ def not_foreign(path: Path) -> None:
 
 
 def relative_difference(answers: Tensor, expected: Tensor) -> float:
-    r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
+    r"""The largest difference, relative to the largest output and one; ∞ if shapes differ."""
     if answers.shape != expected.shape:
         return float("inf")
     if not answers.numel():
@@ -69,7 +69,7 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
 
 
 def check_agreement(what: str, worst: float, tolerance: float | None = None) -> None:
-    r"""Refuse a file whose answers differ too much from torch's, by default by `TOLERANCE`."""
+    r"""Refuse a file whose outputs differ from torch's by more than a limit (`TOLERANCE`)."""
     if not worst < (TOLERANCE if tolerance is None else tolerance):
         reason = f"disagrees with torch by {worst:.2g}, and was not written"
         raise LimbeckError(f"export: the {what} {reason}")
@@ -91,7 +91,7 @@ def quietly() -> Iterator[None]:
 
 
 def export_error(name: str, what: str, error: Exception) -> LimbeckError:
-    r"""Why torch cannot write a student, in one line."""
+    r"""The error for a student that torch cannot export, in one line."""
     cause = error.__cause__ or error
     reason = (str(cause).strip() or repr(cause)).splitlines()[0]
     advice = f"; {FREE}" if "(batch)" in reason else ""

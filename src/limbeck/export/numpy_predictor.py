@@ -118,21 +118,21 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
 def to_numpy(
     thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None
 ) -> Path:
-    r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
+    r"""Write a small student as weights (.npz) and a script that needs only NumPy.
 
     The script is run and compared with torch before anything is written.
 
     Arguments:
         thing: As of `limbeck.export.export`.
         path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
     """
     numpy_files(portable(thing, input_shape), Path(path))
     return Path(path)
 
 
 def numpy_files(model: Portable, path: Path) -> float:
-    r"""Write a student for NumPy; how far it is from torch in double precision."""
+    r"""Write a student for NumPy; return its difference from torch in double precision."""
     weights, script = places(path)
     files.not_foreign(script)
     text, arrays = _written(model, weights.name)

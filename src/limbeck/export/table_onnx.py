@@ -1,4 +1,4 @@
-r"""Tables as ONNX graphs: one named input a column."""
+r"""Tables as ONNX graphs: one named input per column."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _column_nodes(column: Column, outputs: list[str], prefix: str) -> list[Any]:
 
 
 class _Nodes:
-    r"""A list of ONNX nodes that grows by calls, each of which gives its output's name."""
+    r"""A list of ONNX nodes; each call adds one and returns its output's name."""
 
     def __init__(self, prefix: str) -> None:
         self.nodes: list[Any] = []

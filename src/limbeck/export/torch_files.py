@@ -142,7 +142,7 @@ def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[in
 
 
 def onnx_file(model: Portable, path: Path) -> float | None:
-    r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
+    r"""Write a student as an ONNX file; return its difference from torch, None if unknown."""
     files.check_suffix(path, ".onnx")
     if model.table is not None:
         assert model.student is not None
@@ -174,20 +174,20 @@ def onnx_file(model: Portable, path: Path) -> float | None:
 def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None) -> Path:
     r"""Write a result or a module as a program of torch.export, with a free batch size.
 
-    Whoever has torch reads it by `torch.export.load(path).module()`; limbeck is not needed, and
-    never reads such files itself.
+    Load it with `torch.export.load(path).module()`, which does not need limbeck. limbeck itself
+    never reads such files.
 
     Arguments:
         thing: As of `limbeck.export.export`.
         path: The file, whose name ends in .pt2.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
     """
     program_file(portable(thing, input_shape), Path(path))
     return Path(path)
 
 
 def program_file(model: Portable, path: Path) -> float:
-    r"""Write a student as a program; how far it is from torch's own answers."""
+    r"""Write a student as a program; return its difference from torch's own outputs."""
     files.check_suffix(path, ".pt2")
     x, module = model.rows(), plain(model.module)
     for name in x if isinstance(x, dict) else ():

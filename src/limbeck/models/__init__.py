@@ -1,4 +1,4 @@
-r"""Students and teachers of limbeck's own."""
+r"""limbeck's own students and teachers."""
 
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble

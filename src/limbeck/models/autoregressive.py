@@ -1,4 +1,4 @@
-r"""Models that factorise into one conditional for each variable: what NADE and others share."""
+r"""Autoregressive models: one conditional per variable. The base of NADE, DeepNADE and MADE."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
         return {
             "type": type(self).__name__,
@@ -166,7 +166,9 @@ class Autoregressive(nn.Module):
             fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
             return cls(**fields, **options)
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
+            raise ArgumentError(
+                "spec", dict(spec), f"the result of {cls.__name__}.spec()"
+            ) from None
 
     def save(self, path: str | Path) -> Path:
         r"""Write parameters and spec as one safetensors file."""

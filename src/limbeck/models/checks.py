@@ -1,4 +1,4 @@
-r"""What all models check alike: sizes, types, input tensors and specs."""
+r"""Checks that models share: sizes, types, input tensors and specs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spec_fields(
     r"""The fields of a spec but its type, with dtype as torch has it; other specs are refused."""
     fields = dict(spec)
     if set(fields) - optional != {"type", *names} or fields.pop("type") != cls.__name__:
-        raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+        raise ArgumentError("spec", dict(spec), f"the result of {cls.__name__}.spec()")
     if "dtype" in fields:
         fields["dtype"] = getattr(torch, fields["dtype"])
     return fields
@@ -63,7 +63,7 @@ class Specified(nn.Module):
     fields: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         values = {name: getattr(self, name, None) for name in self.fields}
         if "dtype" in values:
             values["dtype"] = dtype_name(next(self.parameters()))

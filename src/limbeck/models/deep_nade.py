@@ -1,4 +1,4 @@
-r"""A NADE whose activations pass through a deep net at the start of each run of variables."""
+r"""DeepNADE: a NADE whose activations pass through a deep net every few variables."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DeepNADE(Autoregressive):
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
-        order: As of `NADE`. Default: as they come.
-        support: As of `NADE`. Default: zeros and ones.
+        order: As in `NADE`. Default: the given order.
+        support: As in `NADE`. Default: zeros and ones.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
@@ -83,13 +83,13 @@ class DeepNADE(Autoregressive):
         run: int | None = None, order: Order = None, samples: Tensor | None = None,
         generator: Generator = None,
     ) -> Self:  # fmt: skip
-        r"""One that starts at the weights of an RBM, centred at the means of its variables.
+        r"""A DeepNADE that starts at the weights of an RBM, centred at the means of its variables.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
-            hidden: As of `NADE.from_rbm`.
-            width: As of `DeepNADE`, and so are `depth`, `run` and `order`.
-            samples: Events of the RBM (or its data), whose mean is taken. Default: chains are run.
+            hidden: As in `NADE.from_rbm`. Default: as many as the RBM has.
+            width: As in `DeepNADE`, like `depth`, `run` and `order`.
+            samples: Events of the RBM (or its data), used for the means. Default: short chains.
             generator: The source of randomness. Default: torch's global one.
         """
         nade = NADE.from_rbm(rbm, hidden, order, generator, centre=None)
@@ -102,11 +102,11 @@ class DeepNADE(Autoregressive):
         cls, nade: NADE, width: int | None = None, depth: int = 2, run: int | None = None,
         samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
-        r"""One that starts at a NADE.
+        r"""A DeepNADE that starts at a NADE.
 
         Arguments:
             nade: A NADE, whose density it starts with if there are no samples.
-            width: As of `DeepNADE`, and so are `depth` and `run`.
+            width: As in `DeepNADE`, like `depth` and `run`.
             samples: Events (n, *shape) to centre inputs at. Default: NADE's centre stays.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """

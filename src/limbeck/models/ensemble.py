@@ -1,4 +1,4 @@
-r"""An ensemble: the average of its members' probabilities, stable also in logs."""
+r"""An ensemble: the average of its members' probabilities, with stable logarithms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ensemble(nn.Module):
         models: A list of modules or callables on tensors, or one BatchedMLP.
         weights: One positive number for each member, normalised here. Default: equal weights.
         output_forms: The output form of members without such an attribute, or one for each, as
-            of `MLP`. Default: None.
+            in `MLP`. Default: None.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
@@ -136,7 +136,7 @@ class Ensemble(nn.Module):
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
         Arguments:
-            sizes: Those of each MLP, as (784, 500, 300, 10).
+            sizes: The sizes of each MLP, such as (784, 500, 300, 10).
             X: Inputs (N, ...), a tensor or an array.
             y: Class numbers (N,).
             members: The number of nets. Default: 30.
@@ -145,7 +145,7 @@ class Ensemble(nn.Module):
             preset: "thesis" (ADADELTA, batches of 20) or "auto" (Adam, 200). Default: "thesis".
             seed: The seed of resamples, their order and the nets. Default: 0.
             device: The device to train on. Default: "auto", a GPU if there is one.
-            init: The initialisation of the nets' weights, as of `MLP`. Default: "he".
+            init: The initialisation of the nets' weights, as in `MLP`. Default: "he".
             options: Further settings of `limbeck.distill`.
         """
         data, seed = Dataset(X, y), whole_number("seed", seed, "a whole number")

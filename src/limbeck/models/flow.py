@@ -1,4 +1,4 @@
-r"""The neural spline flow, by zuko: a density of numbers that is evaluated and sampled exactly."""
+r"""The neural spline flow of zuko: a density that can be evaluated and sampled exactly."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class MADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
-        order: As of `NADE`. Default: as they come.
-        support: As of `NADE`. Default: zeros and ones.
-        skip: Whether there are weights from the inputs straight to the outputs. Default: True.
+        order: As in `NADE`. Default: the given order.
+        support: As in `NADE`. Default: zeros and ones.
+        skip: Whether there are direct weights from inputs to outputs. Default: True.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.

@@ -1,4 +1,4 @@
-r"""The mixture of Gaussians: a density that is known, sampled and integrated in closed form."""
+r"""The mixture of Gaussians: a density that is evaluated, sampled and integrated exactly."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from limbeck.supports import Real
 class GaussianMixture(Specified):
     r"""p(x) = Σ_k π_k N(x; m_k, S_k).
 
-    Its parameters may take any values, so that gradients can train it as well as EM (`fit`). It
+    Its parameters are unconstrained, so it can be trained by gradients as well as by EM (`fit`). It
     starts with equal weights, unit covariances and means drawn from N(0, I): call `start_from(x)`
-    before a training by gradients.
+    before training by gradients.
 
     Arguments:
         components: The number of components K.
@@ -37,7 +37,7 @@ class GaussianMixture(Specified):
 
     Attributes:
         means: Means (K, D).
-        support: What x may be: real numbers (n, D); of one variable, (n,) is taken too.
+        support: The support of x: real numbers (n, D); (n,) is accepted for one variable.
 
     >>> mixture = GaussianMixture(2).set_([0.5, 0.5], [-1.0, 1.0], [1.0, 4.0])
     >>> mixture.mean.tolist(), round(mixture.variance.item(), 4)
@@ -155,7 +155,7 @@ class GaussianMixture(Specified):
         return marginal.set_(self.weights, self.means[:, chosen], part)
 
     def set_(self, weights: object, means: object, covariances: object) -> Self:
-        r"""Set everything, in place.
+        r"""Set all parameters in place.
 
         Arguments:
             weights: (K,), nonnegative, with the sum 1.
@@ -213,7 +213,7 @@ class GaussianMixture(Specified):
             fields["dtype"] = getattr(torch, spec["dtype"])
             return cls(**fields, generator=torch.Generator(), **options)
         except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
+            raise ArgumentError("spec", spec, "the result of GaussianMixture.spec()") from None
 
     def extra_repr(self) -> str:
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"

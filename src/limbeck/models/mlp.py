@@ -40,7 +40,7 @@ def _log_ndtr(z: Tensor) -> Tensor:
 
 
 class Feedforward(Specified):
-    r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
+    r"""The common base of MLP and BatchedMLP: settings, layer kinds, output form, spec."""
 
     fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
     members = 1
@@ -185,7 +185,7 @@ class BatchedMLP(Feedforward):
 
     Arguments:
         members: The number of nets.
-        sizes: As of `MLP`.
+        sizes: As in `MLP`.
         options: The keyword arguments of `MLP`.
 
     >>> BatchedMLP(30, 784, 50, 10)(torch.zeros(2, 784)).shape

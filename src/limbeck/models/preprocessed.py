@@ -1,4 +1,4 @@
-r"""A network with its scaling inside: raw inputs in, predictions in their own units out."""
+r"""A network that includes its scaling: raw inputs, and outputs in their own units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Buffers = dict[str, Tensor | None]
 
 
 class Preprocessed(nn.Module):
-    r"""A network behind a fixed linear change of its inputs, and before one of its outputs.
+    r"""A network with fixed linear transformations of its inputs and outputs.
 
     x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. The numbers
     are buffers, which are saved and exported with the network.
@@ -37,10 +37,10 @@ class Preprocessed(nn.Module):
         out_shift: For regression, added to the outputs (outputs,). Default: none.
         out_scale: Multiplies the outputs before (outputs,). Default: none.
         encoder: A module from raw inputs to features, trained with the network. Default: none.
-        output_form: What the outputs are, as of `MLP`; "values" with an `out_shift` or `out_scale`.
+        output_form: The form of the outputs, as in `MLP`; "values" with `out_shift` or `out_scale`.
             Default: the network's.
         origin: Subtracted from raw inputs in float64, before anything else: for columns whose
-            numbers float32 cannot tell apart, such as time stamps. Default: none.
+            numbers float32 cannot distinguish, such as time stamps. Default: none.
 
     >>> Preprocessed(nn.Linear(2, 1), [50.0, 0.0], [0.1, 0.0])(
     ...     torch.tensor([[50.0, torch.inf]])
@@ -206,7 +206,7 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def origin_of(x: Tensor) -> Tensor | None:
-    r"""What to subtract from float64 columns for float32 to tell their numbers apart, or None."""
+    r"""The origin of float64 columns, so that float32 can distinguish their numbers, or None."""
     if x.dtype != torch.float64:
         return None
     low, high, whole = x.amin(0), x.amax(0), (x == x.round()).all(0)

@@ -1,4 +1,4 @@
-r"""From the tensors of a table to one matrix of features: standardised, indicated, embedded."""
+r"""Encoding of a table's tensors as one matrix of features: scaled, one-hot, embedded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Numeric(NamedTuple):
     mask: str | None  # the mask's name
     mean: float  # subtracted
     scale: float  # divides the difference
-    fill: float  # takes the place of a missing number
+    fill: float  # replaces a missing number
 
 
 class Coded(NamedTuple):

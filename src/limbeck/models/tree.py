@@ -43,11 +43,11 @@ class Trees(nn.Module):
     Arguments:
         trees: The trees.
         inputs: The number of columns D.
-        kind: What they add up to: "probabilities", "logits", "values", or, of independent labels,
+        kind: The form of the sum: "probabilities", "logits", "values", or, for independent labels,
             "labels" (probabilities) or "label_logits", both with logits as outputs.
         base: The constant (K,). Default: zero.
         factor: A factor of the trees' values. Default: 1.
-        missing: Whether rules in words say where missing values go. Default: False.
+        missing: Whether the text of rules says where missing values go. Default: False.
         dtype: The outputs' floating-point type. Default: float32.
     """
 
@@ -96,7 +96,7 @@ class Trees(nn.Module):
 
     @property
     def output_form(self) -> str:
-        r"""What the outputs are, as of `MLP`."""
+        r"""The form of the outputs, as in `MLP`."""
         return "values" if self.kind in ("labels", "label_logits") else self.kind
 
     @property
@@ -137,7 +137,7 @@ class Trees(nn.Module):
         self, feature_names: Sequence[str] | None = None, class_names: Sequence[Any] | None = None,
         thresholds: Sequence[Callable[[float], str]] | None = None,
     ) -> str:  # fmt: skip
-        r"""The rules of a single tree in words, with each leaf's prediction and share of rows.
+        r"""The rules of a single tree as text, with each leaf's prediction and share of rows.
 
         Arguments:
             feature_names: Names of the D columns. Default: x[0], x[1], ...
@@ -145,7 +145,7 @@ class Trees(nn.Module):
             thresholds: Functions that format each column's thresholds. Default: six digits.
         """
         if len(self) != 1:
-            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules in words")
+            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules as text")
         outputs = self.value.shape[1]
         columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")

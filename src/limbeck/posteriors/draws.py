@@ -1,4 +1,4 @@
-r"""Stored draws of a posterior, what one looks like, their checks and their diagnostics."""
+r"""Stored draws of a posterior: their structure, checks and diagnostics."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Structure:
-    r"""Names and shapes, and the way between draws that have them and rows of numbers.
+    r"""Names and shapes of variables, and conversion between draws and rows of numbers.
 
     The name of a vector is "". Leading axes are kept. Only shapes are read, so that both ways can
     be compiled and mapped.
@@ -185,7 +185,7 @@ class Diagnostics(NamedTuple):
 
 
 class Draws:
-    r"""Draws by chain, kept where they came from and converted when they are taken.
+    r"""Draws by chain, stored in their original form and converted when they are selected.
 
     Parts are arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''. A draw's number
     is that of its chain times `per_chain` plus that within the chain.

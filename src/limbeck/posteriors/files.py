@@ -1,4 +1,4 @@
-r"""Variables of a posterior, and where they come from: netCDF, Zarr, NumPy, Stan CSV files."""
+r"""Variables of a posterior from files: netCDF, Zarr, NumPy, Stan CSV."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def as_draws(
     dtype: torch.dtype | None = None,
     layout: str = "auto",
 ) -> Draws | Stream:
-    r"""The draws of a posterior, stored or still to come.
+    r"""The draws of a posterior, stored or streamed.
 
     | posterior | is read as |
     |---|---|
@@ -61,8 +61,8 @@ def as_draws(
 
     Arguments:
         posterior: The draws.
-        var_names: Variables to take, or, as "~name", to leave out. Default: all.
-        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
+        var_names: Variables to use, or, as "~name", to drop. Default: all.
+        burn_in: Number of draws to drop at the start of each chain. Default: 0.
         thin: Take every `thin`-th draw of each chain. Default: 1.
         dtype: The floating type of draws. Default: that of the posterior.
         layout: What the first axes are: "chains" (chain, draw, ...), "draws" (draw, ...), "emcee"

@@ -23,7 +23,7 @@ from limbeck.text import markdown_block, markdown_table, shown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
+Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it passed), words
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Code:
 
 @dataclass
 class TableBlock:
-    r"""A table; `words` are the columns of text, which are aligned to the left."""
+    r"""A table; `words` are the text columns, which are left-aligned."""
 
     title: str
     columns: list[str]
@@ -208,7 +208,7 @@ def counted(number: int) -> str:
 
 
 def about(document: Document, alone: bool = True) -> str:
-    r"""The line above the title: date and hardware; with seed and time if the result is alone."""
+    r"""The line above the title: date and hardware, and for a single result seed and time."""
     content = document.content
     environment = content["circumstances"]
     parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]

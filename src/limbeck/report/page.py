@@ -42,7 +42,7 @@ def write_tour(
         if isinstance(items, str | Path) or not items:
             raise ArgumentError(argument, repr(items), f"one or more {what}, in a list")
     if Path(out).is_file():
-        raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
+        raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
     reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
     page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
     return _write(Path(out), page)
@@ -82,7 +82,7 @@ def document(saved: Saved, prefix: str = "p") -> Document:
         }
         stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
-        received = f"a result of {content['verb']} that lacks something ({error!r})"
+        received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
     return Document(whole, title, stats, sections)
@@ -120,7 +120,7 @@ def _learning(drawing: Drawing) -> list[Block]:
     names = [name for name in history if name not in NOT_MEASURES]
     if not names or len(history.get("step") or ()) < 2:
         return []
-    note = "A curve that still falls at its end would gain from more steps."
+    note = "If a curve still falls at its end, more steps would help."
     galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
     for gallery in galleries:
         others = [name for name in names if name not in gallery.pictures[0].alt][:2]

@@ -22,7 +22,7 @@ MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().N
 
 
 def pandas() -> Any:
-    r"""The module pandas, which nothing but tables needs."""
+    r"""The module pandas, which only tables need."""
     try:
         import pandas as module
     except ImportError:
@@ -92,7 +92,7 @@ class _Column:
 
     @property
     def argument(self) -> str:
-        r"""How errors name it."""
+        r"""Its name in error messages."""
         return f"df[{self.name!r}]"
 
     @property
@@ -236,6 +236,6 @@ def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
     kind = {"Number": Number, "Category": Category}.get(spec.get("type", ""))
     if kind is None or set(spec) != {"type", *(field.name for field in dataclasses.fields(kind))}:
-        raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+        raise ArgumentError("spec", dict(spec), "the result of Table.spec()")
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "type"}
     return kind(**fields)

@@ -146,7 +146,7 @@ class Table:
         return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled."""
+        r"""Tensors after a round trip through a frame: rounded, with missing values filled."""
         parts = dict(batch)
         for column in self.numbers:
             value = parts[column.key]
@@ -193,7 +193,7 @@ class Table:
     def from_spec(cls, spec: Mapping[str, Any]) -> Table:
         r"""The table that a spec describes."""
         if set(spec) != {"type", "rows", "columns"} or spec["type"] != "Table":
-            raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+            raise ArgumentError("spec", dict(spec), "the result of Table.spec()")
         table = cls.__new__(cls)
         table.rows, table.columns = int(spec["rows"]), [column_of(c) for c in spec["columns"]]
         return table
@@ -224,8 +224,8 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     if len(names) > 1:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         text = f"columns {', '.join(map(repr, names[:3]))}{more}: they look like codes, but are"
-    way = f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
-    return f"Note: {text} taken as continuous numbers; {way}"
+    way = f"table=limbeck.Table(X, categories={names[:3]}) treats them as categories."
+    return f"Note: {text} treated as continuous numbers; {way}"
 
 
 def as_frame(df: object) -> Any:
@@ -241,7 +241,7 @@ def as_frame(df: object) -> Any:
 
 def _check_names(frame: Any) -> None:
     if frame.columns.nlevels > 1:
-        expected = "one name a column: df.columns = df.columns.map('_'.join)"
+        expected = "one name per column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
     times = Counter(map(str, frame.columns))
     for name in frame.columns:

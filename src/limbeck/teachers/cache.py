@@ -1,4 +1,4 @@
-r"""A teacher's answers, kept on disk: each input is asked about once, over passes and runs."""
+r"""A teacher's predictions stored on disk, so that each input is queried once over all runs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer 
 
 
 class TeacherCache:
-    r"""A folder with the answers of any number of teachers, to any inputs.
+    r"""A folder with the predictions of any number of teachers at any inputs.
 
-    Answers are found by the teacher's fingerprint or `cache_key`, and by the content of the input
-    row. Several processes may use a folder at the same time.
+    Predictions are stored by the teacher's fingerprint or `cache_key`, and by the content of the
+    input row. Several processes may use a folder at the same time.
 
     Arguments:
-        folder: The folder; it is made when the first answers come.
-        top_k: How many of the largest probabilities to keep exactly; when read back, what is left
-            of 1 is spread evenly over the other classes. Default: None, all of them.
-        dtype: What numbers are kept as, "float32" or "float64". Default: "float32".
+        folder: The folder; it is created with the first predictions.
+        top_k: Number of the largest probabilities to store exactly; when they are read, the rest of
+            1 is spread evenly over the other classes. Default: None, all of them.
+        dtype: The type of stored numbers, "float32" or "float64". Default: "float32".
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TeacherCache:
         self.folder, self.dtype = Path(folder), dtype
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
-        expected = "None, or how many probabilities to keep: 1 or more"
+        expected = "None, or the number of probabilities to store: 1 or more"
         self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
         choice("dtype", dtype, ("float32", "float64"))
         self._open: dict[str, Answers] = {}
@@ -56,13 +56,13 @@ class TeacherCache:
     def answers(
         self, teacher: str, shape: tuple[int, ...], names: Sequence[str] = (), kind: str = "values"
     ) -> Answers:
-        r"""The answers of one teacher.
+        r"""The stored predictions of one teacher.
 
         Arguments:
-            teacher: A string that stands for the teacher.
-            shape: The shape of an answer.
+            teacher: A string that identifies the teacher.
+            shape: The shape of one prediction.
             names: Names of the outputs, if any; they must not change.
-            kind: What is kept: "values", or any other name.
+            kind: The kind of numbers: "values", or any other name.
         """
         if not isinstance(teacher, str) or not teacher:
             raise ArgumentError("cache_key", repr(teacher), "a string that stands for the teacher")
@@ -89,7 +89,7 @@ class TeacherCache:
 
 
 class Answers:
-    r"""What one teacher has answered; made by `TeacherCache.answers`."""
+    r"""The stored predictions of one teacher; made by `TeacherCache.answers`."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
@@ -106,13 +106,13 @@ class Answers:
         return len(self._segments)
 
     def get(self, keys: Array) -> tuple[Array, Array]:
-        r"""Which rows, by keys (n, 2), have an answer, (n,), and these answers, in order."""
+        r"""Which rows, by keys (n, 2), are stored, (n,), and their predictions, in order."""
         self._agree()
         known, rows = self._segments.lookup(keys)
         return known, self._decode(rows)
 
     def put(self, keys: Array, values: Array) -> None:
-        r"""Keep the answers (n, *shape) to rows with keys (n, 2)."""
+        r"""Store the predictions (n, *shape) at rows with keys (n, 2)."""
         rows = self._encode(values)
         if len(rows) != len(keys):
             raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
@@ -123,13 +123,13 @@ class Answers:
             self._segments.write(keys, rows)
 
     def as_kept(self, values: Array) -> Array:
-        r"""The answers (n, *shape) as `get` would give them back."""
+        r"""The predictions (n, *shape) as `get` would return them."""
         return self._decode(self._encode(values))
 
     def _encode(self, values: Array) -> Array:
-        r"""The answers as they are on disk: rounded, and with `top_k` the largest of each row."""
+        r"""The predictions as stored: rounded, and with `top_k` the largest of each row."""
         if np.shape(values)[1:] != self.shape:
-            received = f"answers of shape {np.shape(values)}"
+            received = f"outputs of shape {np.shape(values)}"
             raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
         with np.errstate(over="ignore"):
             numbers = np.asarray(values).astype(self.number)
@@ -140,8 +140,8 @@ class Answers:
             return numbers
         total = numbers.sum(1, dtype=np.float64)
         if (numbers < 0).any() or (abs(total - 1) > 1e-3).any():
-            expected = "probabilities of classes, which total 1; anything else is kept with "
-            raise ArgumentError("top_k", "answers that do not total 1", expected + "top_k=None")
+            expected = "None for predictions that are not class probabilities"
+            raise ArgumentError("top_k", "predictions that do not sum to 1", expected)
         # of equal probabilities the lower class, whatever else is in the row
         largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
         rows = np.empty(len(numbers), self._segments.dtype)
@@ -150,7 +150,7 @@ class Answers:
         return rows
 
     def _decode(self, rows: Array) -> Array:
-        r"""Rows on disk as answers; what is left of 1 is spread over classes that are not there."""
+        r"""Stored rows as predictions; the rest of 1 is spread over the classes not stored."""
         if self.top_k is None:
             return rows
         probabilities = rows["probability"].astype(np.float64)
@@ -237,7 +237,7 @@ class Segments:
             return known, rows
 
     def write(self, keys: Array, rows: Array) -> None:
-        r"""Keep rows; a CheckpointError says if that could not be done."""
+        r"""Store rows; raises a CheckpointError on failure."""
         if len(keys):
             self._commit(np.column_stack([keys, _checks(keys, rows)]), [rows])
             with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
@@ -389,5 +389,5 @@ def _load(path: Path) -> Array:
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"cache: {path} {what}; remove it and its pair, and only its answers are asked for again"
+        f"cache: {path} {what}; remove it and its pair; only its predictions are computed again"
     )

@@ -1,4 +1,4 @@
-r"""Labels out of fold, for teachers that have seen the rows; and true labels mixed in."""
+r"""Out-of-fold labels, for teachers that were fitted to the rows; and true labels mixed in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limbeck.teachers.row_teacher import RowTeacher
 def out_of_fold(
     teacher: RowTeacher, X: object, y: object, folds: int = 5, seed: int = 0, progress: bool = True
 ) -> Array:
-    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen."""
+    r"""The targets (n, K) of clones of a teacher, each at the rows that it was not fitted to."""
     X = as_rows(X)
     n = count(X)
     y = as_labels(y, n)

@@ -169,7 +169,7 @@ class OnnxTeacher(RawTeacher):
         names = dict(pairs)
         if len(pairs) == len(names) == columns:
             return [names[column] for column in range(columns)]
-        received = f"None, and the file tells {len(names)} of {columns} names by its labels at X"
+        received = f"None, and the file's labels at X show {len(names)} of {columns} names"
         expected = "names of the classes, in the order of the file's probabilities"
         raise ArgumentError("classes", received, expected)
 
@@ -196,7 +196,7 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
         expected = f"a file that ends in {', '.join(FORMATS)}, or the model itself, loaded"
         raise ArgumentError("teacher", repr(str(path)), expected)
     if not path.is_file():
-        raise ArgumentError("teacher", f"{str(path)!r}, which is no file", "a file that is there")
+        raise ArgumentError("teacher", f"{str(path)!r}, which is not a file", "an existing file")
     name = FORMATS[path.suffix.lower()]
     library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
     try:

@@ -26,8 +26,8 @@ __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
 class Callback:
     r"""Called at the start of a run, at each evaluation and at its end; each method is optional.
 
-    A verb may make several runs, one after the other. If the draws that a run learns from run out,
-    one more evaluation and an end with that reason follow.
+    A verb may make several runs, one after the other. If a stream of draws ends early, one more
+    evaluation is made, and the run ends with that reason.
     """
 
     def start(self, settings: Mapping[str, Any], history: History) -> None:
@@ -82,7 +82,7 @@ def replayed(
 
 
 class Logger(Callback):
-    r"""Writes numbers to a `place`; after a failure it warns once and the training goes on."""
+    r"""Writes numbers to a `place`; after a failure it warns once and training continues."""
 
     place: object = ""  # where it writes
     _failed = False
@@ -125,7 +125,7 @@ class Logger(Callback):
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        text = f"{self!r} logs no more ({reason}); the training goes on without it"
+        text = f"{self!r} stopped logging ({reason}); training continues without it"
         warnings.warn(text, stacklevel=2)
 
 
@@ -137,8 +137,8 @@ def _require(module: str) -> None:
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
-    The column "run" names the settings, which are in a file of the same name that ends in .json. A
-    run that resumes, or is made again with the same settings, replaces its own later rows.
+    The column "run" identifies the settings, which are in a .json file of the same name. A run that
+    is resumed, or repeated with the same settings, replaces its own later rows.
 
     Arguments:
         path: The file.
@@ -200,7 +200,7 @@ MAX_CHARACTERS = 500  # of a parameter, which every version of MLflow takes
 class MLflow(Logger):
     r"""Logs each evaluation as metrics of an MLflow run, and the settings as its parameters.
 
-    A run that resumes continues its MLflow run; steps that it has already are not logged twice.
+    A resumed run continues its MLflow run, and no step is logged twice.
 
     Arguments:
         experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
@@ -264,8 +264,8 @@ class MLflow(Logger):
 class TensorBoard(Logger):
     r"""Writes each evaluation as scalars, and the settings once as text.
 
-    Every run has its own folder, named by its settings. One that resumes hides what was logged
-    after the step that it resumes from.
+    Every run has its own folder, named by its settings. A resumed run hides the entries that were
+    logged after the step from which it resumes.
 
     Arguments:
         folder: The folder for `tensorboard --logdir`. Default: "runs".

@@ -71,7 +71,7 @@ class Training:
         return cls(**{**defaults, **options})
 
     def checked(self) -> Training:
-        r"""The same settings with whole numbers as such; what cannot be used is refused."""
+        r"""The same settings after checks, with whole numbers as int."""
         choice("preset", self.preset, PRESETS)
         numbers: dict[str, Any] = {"steps": whole("steps", self.steps)}
         if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):

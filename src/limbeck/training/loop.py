@@ -1,4 +1,4 @@
-r"""The loop: one for all three uses of distillation."""
+r"""The training loop of all verbs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from limbeck.training.update import Update
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
-    r"""Which terms and which inputs of a plan are not finite, by repeating the step."""
+    r"""The terms and inputs of a plan that are not finite, found by repeating the step."""
 
     def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
         buffers = {name: buffer.clone() for name, buffer in objective.named_buffers()}
@@ -53,7 +53,7 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
 
 
 class Plateau:
-    r"""Watches a measure that should fall."""
+    r"""Detects when a measure stops falling."""
 
     best, since = math.inf, 0  # the best measure, and the evaluations since
 
@@ -167,7 +167,7 @@ class Run:
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
         if not isinstance(reason, str) or not reason:
-            raise ArgumentError("reason", repr(reason), "words that say why")
+            raise ArgumentError("reason", repr(reason), "a text with the reason")
         if self.stop_reason is None and self._stopping is None:
             self._stopping = (reason, error)
 
@@ -219,7 +219,7 @@ class Run:
             self.stop_reason, self._resumable = self._stopping[0], True
 
     def _evaluate(self) -> None:
-        r"""Measure first and record then, so that an interrupted evaluation can be made again."""
+        r"""Measure first and then record, so that an interrupted evaluation can be repeated."""
         entry = self.measure()
         self._in_progress = True
         self.update.progress.sums.zero_()
@@ -239,7 +239,7 @@ class Run:
             callback.on_evaluation(entry)
 
     def measure(self) -> dict[str, float]:
-        r"""One entry of the history; the run is left as it is."""
+        r"""One entry of the history; the state of the run does not change."""
         progress, names = self.update.progress, self.objective.names
         means = (progress.sums / (self.done - self._evaluated)).tolist()
         entry: dict[str, float] = {"step": self.done, "loss": means[-1]}

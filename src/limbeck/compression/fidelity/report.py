@@ -37,7 +37,7 @@ class ClassCount:
 
 @dataclass(repr=False)
 class Fidelity(Comparison):
-    r"""A report on a student. It prints as tables, and ends with a sentence to tell a colleague.
+    r"""A report on a student. It prints as tables and a one-sentence summary.
 
     Attributes:
         rows: The number of examples.
@@ -60,7 +60,7 @@ class Fidelity(Comparison):
         worse: Columns and groups where the student is worse by more than three standard errors.
         calibration: By model, columns "confidence", "frequency", "std_error" and "count" by bin.
         disagreements: The rows on which both differ most: "row", "size", predictions, "label".
-        pairs: What both predict together: counts of classes, shares of labels, or values.
+        pairs: Joint predictions of both: counts of classes, shares of labels, or values.
         notes: Further sentences on the student.
     """
 
@@ -88,7 +88,7 @@ class Fidelity(Comparison):
         return bool(self.differences["teacher"])
 
     def table(self) -> Table:
-        r"""Models side by side."""
+        r"""The comparison as tables."""
         return tables.table(self)
 
     def sentence(self) -> str:
@@ -219,7 +219,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
-    r"""What both predict together, for pictures: counts of classes, shares of labels, or values."""
+    r"""Joint predictions for pictures: counts of classes, shares of labels, or values."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":
         size = min(len(teacher), max(1000 // teacher.shape[1], 100))
