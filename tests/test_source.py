@@ -23,7 +23,7 @@ NAMES = re.compile(r"^    (\w+):", re.MULTILINE)
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/design.md", "examples/README.md")
 ORDER = (  # what a home may import stands above it
     ("errors",),
-    ("arguments", "environment", "text"),
+    ("arguments", "environment", "records", "text"),
     ("arrays",),
     ("outputs", "storage", "progress", "supports"),
     ("evaluation",),
