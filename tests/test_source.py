@@ -24,7 +24,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/design.md", "examples/README.md")
 ORDER = (  # what a home may import stands above it
     ("errors",),
     ("arguments", "environment", "records", "text"),
-    ("arrays",),
+    ("arrays", "numpy_files"),
     ("outputs", "storage", "progress", "supports"),
     ("evaluation",),
     ("inputs", "losses", "distributions"),
