@@ -21,10 +21,17 @@ MAX_RATIO = 100  # so many times the size of its file
 MAX_MEMBERS = 100_000  # of an npz file
 
 
-def check_expansion(claimed: int, path: Path) -> None:
-    r"""Refuse compressed data that would become much larger than its file."""
-    size = path.stat().st_size
-    if claimed > max(MAX_EXPANDED, MAX_RATIO * size):
+def check_expansion(claimed: int, path: Path, free: int = MAX_EXPANDED) -> None:
+    r"""Refuse compressed data that would become much larger than its file.
+
+    Arguments:
+        claimed: The bytes that it would become.
+        path: The file, or a folder of files.
+        free: Bytes that are always accepted. Default: `MAX_EXPANDED`.
+    """
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files)
+    if claimed > max(free, MAX_RATIO * size):
         raise ValueError(f"it claims to hold {claimed:,} bytes in a file of {size:,}")
 
 

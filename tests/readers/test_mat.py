@@ -20,7 +20,8 @@ ARRAYS = {
 }
 OTHERS = {
     "text": "some words", "cells": np.array([1, "a"], dtype=object), "struct": {"a": 1.0},
-    "complex": np.ones((2, 2)) * 1j, "cube": np.zeros((2, 3, 4)), "a_name_of_31_letters_in_matlabs": 1,
+    "complex": np.ones((2, 2)) * 1j, "cube": np.zeros((2, 3, 4)),
+    "a_name_of_31_letters_in_matlabs": 1,
 }  # fmt: skip
 
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Option
 
-from limbeck.cli.files import require_path
+from limbeck.cli.files import require_path, unreadable
 from limbeck.errors import ArgumentError
+from limbeck.records import read_value
 
 ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
 
@@ -25,8 +26,8 @@ def read_config(path: Path) -> dict[str, Any]:
     require_path(path, "--config", "a TOML file", "file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
+        raise unreadable("--config", path, error, "a TOML file") from error
 
 
 def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -39,11 +40,13 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
         expected = f"options of {ctx.info_name}; it is for limbeck {command}"
         raise ArgumentError("--config", str(path), expected)
     known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
+    kinds = get_type_hints(ctx.command.callback)
     for name, value in options.items():
         if name not in known:
             raise ArgumentError.unknown(f"{path}", name, known)
-        if isinstance(value, dict):
-            raise ArgumentError(f"{path}: {name}", "a table", "a value")
+        # the command line's own conversions would take 1.5 for 1, and true for 1
+        is_path = Path in (kinds[name], *get_args(kinds[name]))
+        read_value(value, str if is_path else kinds[name], f"{path}: {name}")
     ctx.default_map = {**(ctx.default_map or {}), **options}
     return path
 
