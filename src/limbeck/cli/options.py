@@ -25,7 +25,11 @@ def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     require_path(path, "--config", "a TOML file", "file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # the parser takes quadratic time for names of many parts, which no option has
+        if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
+            raise ValueError("a name of more than 16 parts")
+        return tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
         raise unreadable("--config", path, error, "a TOML file") from error
 

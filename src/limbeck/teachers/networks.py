@@ -236,11 +236,13 @@ def _probe(path: Path, library: str) -> None:
 
 def _check_external_data(path: Path) -> None:
     r"""Refuse an ONNX file whose weights are in a file outside of its folder."""
-    # an entry of key and value, of one or two bytes of length
-    pattern = rb"\x0a\x08location\x12(?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])([^\x00\x0a\x12\x1a]+)"
-    folder = path.resolve().parent
-    for match in re.finditer(pattern, path.read_bytes()):
-        place = match[1].decode(errors="replace")
+    folder, content = path.resolve().parent, path.read_bytes()
+    for match in re.finditer(rb"\x0a\x08location\x12(?=(.)(.))", content, re.DOTALL):
+        low, high = match[1][0], match[2][0]  # of the length, in one byte or in two
+        start, size = match.end() + 1, low
+        if low >= 128:
+            start, size = start + 1, low - 128 + 128 * high
+        place = content[start : start + size].decode(errors="replace")
         if not (folder / place).resolve().is_relative_to(folder):
             received = f"{str(path)!r}, with weights in {place!r}"
             raise ArgumentError("teacher", received, "weights in the folder of the file")
