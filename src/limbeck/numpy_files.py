@@ -22,13 +22,7 @@ MAX_MEMBERS = 100_000  # of an npz file
 
 
 def check_expansion(claimed: int, path: Path, free: int = MAX_EXPANDED) -> None:
-    r"""Refuse compressed data that would become much larger than its file.
-
-    Arguments:
-        claimed: The bytes that it would become.
-        path: The file, or a folder of files.
-        free: Bytes that are always accepted. Default: `MAX_EXPANDED`.
-    """
+    r"""Refuse to read a file or folder whose data would become much larger; `free` bytes may."""
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files)
     if claimed > max(free, MAX_RATIO * size):

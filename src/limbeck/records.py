@@ -17,7 +17,7 @@ T = TypeVar("T")
 MAX_DEPTH = 16  # of lists and dicts inside each other; limbeck writes at most 8
 WORDS = {
     bool: "true or false", int: "a whole number below 2**63", float: "a finite number",
-    str: "a string", types.NoneType: "null", list: "a list", tuple: "a list", dict: "a dict",
+    str: "a string", types.NoneType: "null", list: "a list", tuple: "a list",
 }  # fmt: skip
 
 
@@ -35,19 +35,18 @@ def parse_json(text: str | bytes, where: str) -> Any:
     try:
         return check_depth(json.loads(text), where)
     except (ValueError, RecursionError) as error:  # ValueError: also of bytes that are no UTF-8
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise ArgumentError(where, f"{len(text):,} bytes ({reason})", "JSON") from error
+        raise ArgumentError(where, f"{len(text):,} bytes ({error})", "JSON") from error
 
 
-def check_depth(value: T, where: str, depth: int = MAX_DEPTH) -> T:
-    r"""The same value, unless its lists and dicts are nested deeper."""
+def check_depth(value: T, where: str) -> T:
+    r"""The same value, unless its lists and dicts are nested deeper than `MAX_DEPTH`."""
     level: list[Any] = [value]
-    while level := [part for part in level if isinstance(part, list | tuple | Mapping)]:
-        if (depth := depth - 1) < 0:
-            raise ArgumentError(where, "lists or dicts nested too deep", f"{MAX_DEPTH} levels")
-        lists = (part.values() if isinstance(part, Mapping) else part for part in level)
-        level = [part for values in lists for part in values]
-    return value
+    for _ in range(MAX_DEPTH + 1):
+        parts = [part for part in level if isinstance(part, list | tuple | Mapping)]
+        values = (part.values() if isinstance(part, Mapping) else part for part in parts)
+        if not (level := [inner for part in values for inner in part]):
+            return value
+    raise ArgumentError(where, "lists or dicts nested too deep", f"{MAX_DEPTH} levels")
 
 
 def read_record(kind: type[T], value: object, where: str) -> T:
@@ -71,54 +70,46 @@ def read_fields(
     return {name: read_value(value[name], kinds[name], f"{where}.{name}") for name in value}
 
 
-def read_value(value: object, kind: Any, where: str) -> Any:
+def read_value(value: Any, kind: Any, where: str) -> Any:
     r"""A value of a type, or an error about it.
 
     The type is bool, int, float, str, None, Any, a Literal, a union, a list, a tuple (which comes
     from a list), a dict by strings, or a dataclass.
     """
     origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if kind is Any:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        exact = [part for part in parts if _matches(value, typing.get_origin(part) or part)]
-        if exact:
-            return read_value(value, exact[0], where)
-        names = " or ".join(WORDS.get(typing.get_origin(part) or part, "a dict") for part in parts)
-        raise ArgumentError(where, _shown(value), names)
-    if origin is typing.Literal:
-        if not isinstance(value, str) or value not in parts:
-            raise ArgumentError(where, _shown(value), " or ".join(map(repr, parts)))
-        return value
+    union = parts if origin in (types.UnionType, typing.Union) else (kind,)
+    kind = next((part for part in union if _matches(value, part)), None)
+    if kind is None:
+        known = (WORDS.get(typing.get_origin(part) or part) for part in union)
+        literals = " or ".join(map(repr, parts)) if origin is typing.Literal else "a dict"
+        raise ArgumentError(where, _shown(value), " or ".join(word or literals for word in known))
+    origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return read_record(typing.cast(type, kind), value, where)
-    if not _matches(value, origin):
-        raise ArgumentError(where, _shown(value), WORDS[origin])
     if origin is dict:
-        assert isinstance(value, dict)
         return {name: read_value(v, parts[1], f"{where}.{name}") for name, v in value.items()}
     if origin in (list, tuple):
-        assert isinstance(value, list | tuple)
-        fixed = origin is tuple and parts[-1] is not ...
-        if fixed and len(parts) != len(value):
-            raise ArgumentError(where, f"{len(value)} values", f"{len(parts)} values")
-        each = parts if fixed else parts[:1] * len(value)
+        each = parts[:1] * len(value) if origin is list or parts[-1] is ... else parts
+        if len(each) != len(value):
+            raise ArgumentError(where, f"{len(value)} values", f"{len(each)} values")
         pairs = enumerate(zip(value, each, strict=True))
         return origin(read_value(v, part, f"{where}[{k}]") for k, (v, part) in pairs)
-    return float(value) if origin is float else value  # type: ignore[arg-type]
+    return float(value) if kind is float else value
 
 
-def _matches(value: object, kind: Any) -> bool:
-    if kind is Any or (kind is dict and isinstance(value, dict)):
-        return True
-    if kind in (list, tuple):
+def _matches(value: Any, kind: Any) -> bool:
+    r"""Whether a value is of a type, whatever is inside it."""
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        return isinstance(value, str) and value in typing.get_args(kind)
+    if origin in (list, tuple):
         return isinstance(value, list | tuple)
-    if isinstance(value, bool) or kind not in (int, float):
-        known = kind in (bool, str, types.NoneType)
-        return isinstance(value, kind) if known else isinstance(value, Mapping)
-    if isinstance(value, int):
-        return abs(value) < 2**63
-    return kind is float and isinstance(value, float) and math.isfinite(value)
+    if origin is dict or dataclasses.is_dataclass(kind):
+        return isinstance(value, Mapping)
+    if kind in (int, float) and isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return kind is Any or (isinstance(value, kind) and finite)
 
 
 def _shown(value: object) -> str:
@@ -126,5 +117,4 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple | Mapping):
         return f"a {type(value).__name__} of {len(value):,}"
     digits = isinstance(value, int) and abs(value) >= 2**63  # which may be too many to print
-    text = "a whole number beyond 2**63" if digits else repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return "a whole number beyond 2**63" if digits else f"{value!r:.60}"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import limbeck as lb
+from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models import (
     MADE,
@@ -24,6 +25,7 @@ from limbeck.models import (
 from limbeck.models.checks import count_numbers
 from limbeck.models.specs import TYPES, from_spec
 from limbeck.models.tree import TreeArrays
+from limbeck.posteriors.draws import Structure
 from limbeck.storage import files
 from limbeck.supports import States
 from limbeck.training.result import FORMAT
@@ -232,3 +234,38 @@ def test_the_depth_of_a_tree_is_counted(tmp_path):
     for change in ({"nodes": 4}, {"trees": 0}, {"outputs": 0}, {"nodes": -3}):
         with refused("spec", "trees of"):
             Trees.from_spec(model.spec() | change)
+
+
+# bags of pseudo-draws
+
+
+def test_the_tensors_of_a_bag_agree_with_its_structure():
+    structure = Structure.from_spec({"names": ["a", "b"], "shapes": [[2], []]})
+    tensors = SampleBag(lambda draw, x: draw, structure, 4, support={"a": "simplex"}).state_dict()
+    bag = SampleBag.from_tensors(lambda draw, x: draw, structure, tensors)
+    bag.make_room(tensors)
+    bag.load_state_dict(tensors)
+    assert torch.equal(bag.free, tensors["free"])
+    assert [size for size, _ in bag.supports.segments] == [2, 1]
+    large = Structure.from_spec({"names": ["a"], "shapes": [[10**12]]})
+    for other in (large, Structure(("a",), ((2,),))):
+        with refused("free", r"shape \(4, 3\)"):
+            SampleBag.from_tensors(lambda draw, x: draw, other, tensors)
+    for rows in (
+        [[3, 0, 1, 1]],
+        [[2, 0, 0, 1]],
+        [[3, 2, 0, 1]],
+        [[3, 0, torch.nan, 1]],
+        [[-3, 0, 0, 1]],
+    ):
+        with refused("supports"):
+            bag.make_room({"_extra_state": torch.tensor(rows, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize(
+    "change", [{"names": "ab"}, {"names": [1, 2]}, {"shapes": [[2], [-1]]}, {"shapes": [[2.0], []]},
+               {"shapes": [2, 3]}, {"names": None}, {"names": ["a"]}, {"names": ["a", "a"]}],
+)  # fmt: skip
+def test_structures_of_draws_are_typed(change):
+    with pytest.raises(ArgumentError, match=r"^structure"):
+        Structure.from_spec({"names": ["a", "b"], "shapes": [[2], []]} | change)

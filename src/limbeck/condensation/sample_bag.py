@@ -208,7 +208,7 @@ class Supports:
             for size, simplex, low, high in rows
         )  # fmt: skip
         if not valid:
-            received = f"a table {tuple(table.shape)} of other sizes or ends"
+            received = f"a table {tuple(table.shape)} of others, or not finite"
             raise ArgumentError("supports", received, f"sizes and ends of {dim:,} numbers")
         return cls(
             (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))

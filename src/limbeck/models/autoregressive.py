@@ -17,14 +17,8 @@ from limbeck.arguments import choice, whole
 from limbeck.arrays import dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
-from limbeck.models.checks import (
-    Device,
-    DtypeName,
-    Generator,
-    check_size,
-    count_numbers,
-    spec_fields,
-)
+from limbeck.models import checks
+from limbeck.models.checks import Device, Generator
 from limbeck.records import of_file, read_value
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
@@ -169,13 +163,13 @@ class Autoregressive(nn.Module):
         r"""A model of the same shape, freshly initialised, with at most so many numbers."""
         kinds = {
             "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
-            "dtype": DtypeName, **cls.settings,
+            "dtype": checks.DtypeName, **cls.settings,
         }  # fmt: skip
-        fields = spec_fields(cls, spec, kinds, optional=("centre",))
+        fields = checks.spec_fields(cls, spec, kinds, optional=("centre",))
         kind, *sizes = fields.pop("support") or [None]
         choice("spec.support[0]", kind, SUPPORTS)
         count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
-        check_size(cls._least_size(fields, 1 if count == 2 else count), most)
+        checks.check_size(cls._least_size(fields, 1 if count == 2 else count), most)
         support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
         return cls(**fields, support=support, **options)
 
@@ -194,7 +188,8 @@ class Autoregressive(nn.Module):
         r"""Read what `save` wrote."""
         tensors, about = files.read(Path(path), FORMAT)
         with of_file(path):
-            model = cls.from_spec(about.get("spec") or {}, count_numbers(tensors), device=device)
+            most = checks.count_numbers(tensors)
+            model = cls.from_spec(about.get("spec") or {}, most, device=device)
         files.load_weights(model, tensors, Path(path))
         return model
 

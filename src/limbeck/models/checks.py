@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Collection, Mapping
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +47,8 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
     return x
 
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32,
-          "float64": torch.float64}  # fmt: skip
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 Sizes = tuple[int, ...]
 
 

@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +25,8 @@ MATRIX, COMPRESSED = 14, 15
 CLASSES = {
     6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
 }  # fmt: skip
-OTHERS = {1: "cells", 2: "a structure", 3: "an object", 4: "text", 5: "a sparse matrix"}
+OTHERS = ("empty", "cells", "a structure", "an object", "text", "a sparse matrix")
 HEADER = 512  # bytes of a compressed array that are enough for its name
-
-
-class Element(NamedTuple):
-    r"""A piece of a file."""
-
-    kind: int
-    content: memoryview
-    rest: memoryview  # what follows it
 
 
 def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
@@ -87,8 +79,8 @@ def _expanded(content: memoryview, size: int, whole: bool) -> bytes:
     return start
 
 
-def _element(content: memoryview, order: str) -> Element:
-    r"""The first element: a tag of its type and size, and its content."""
+def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryview]:
+    r"""The type and the content of the first element, and what follows it."""
     if len(content) < 8:
         raise ValueError("it ends within an element")
     kind, size = (int(n) for n in np.frombuffer(content[:8], f"{order}u4"))
@@ -103,34 +95,32 @@ def _element(content: memoryview, order: str) -> Element:
         raise ValueError(
             f"an element of {size:,} bytes, of which {len(content) - start:,} are left"
         )
-    return Element(kind, content[start : start + size], content[end:])
+    return kind, content[start : start + size], content[end:]
 
 
 def _name(matrix: memoryview, order: str) -> tuple[str, tuple[memoryview, memoryview, memoryview]]:
     r"""An array's name; its flags, its dimensions and what follows the name."""
-    flags = _element(matrix, order)
-    sizes = _element(flags.rest, order)
-    name = _element(sizes.rest, order)
-    if (flags.kind, len(flags.content), sizes.kind, name.kind) != (6, 8, 5, 1):
+    first, flags, rest = _element(matrix, order)
+    second, sizes, rest = _element(rest, order)
+    third, name, rest = _element(rest, order)
+    if (first, len(flags), second, third) != (6, 8, 5, 1):
         raise ValueError("an array without flags, dimensions and name")
-    text = bytes(name.content).decode("latin-1")
-    return text, (flags.content, sizes.content, name.rest)
+    return bytes(name).decode("latin-1"), (flags, sizes, rest)
 
 
 def _array(parts: tuple[memoryview, memoryview, memoryview], order: str, name: str) -> Any:
     flags = int(np.frombuffer(parts[0], f"{order}u4")[0])
     kind = flags & 0xFF
     if kind not in CLASSES or flags & 0x0800:
-        what = "complex numbers" if kind in CLASSES else OTHERS.get(kind, f"of the class {kind}")
+        what = "complex" if kind in CLASSES else (*OTHERS, "unknown")[min(kind, len(OTHERS))]
         raise ValueError(f"{name} is {what}; a full matrix of real numbers is needed")
     if len(parts[1]) % 4 or not 8 <= len(parts[1]) <= 128:
         raise ValueError(f"{name} has dimensions of {len(parts[1])} bytes")
     shape = tuple(int(size) for size in np.frombuffer(parts[1], f"{order}i4"))
-    values = _element(parts[2], order)
-    if values.kind not in NUMBERS:
-        raise ValueError(f"{name} has values of the type {values.kind}")
-    dtype = np.dtype(order + NUMBERS[values.kind])  # the smallest that holds them, perhaps
-    if min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values.content):
-        raise ValueError(f"{name} of the shape {shape} has {len(values.content):,} bytes")
-    array = np.frombuffer(values.content, dtype).reshape(shape, order="F")
-    return array.astype(CLASSES[kind])
+    stored, values, _ = _element(parts[2], order)
+    if stored not in NUMBERS:
+        raise ValueError(f"{name} has values of the type {stored}")
+    dtype = np.dtype(order + NUMBERS[stored])  # the smallest that holds them, perhaps
+    if min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values):
+        raise ValueError(f"{name} of the shape {shape} has {len(values):,} bytes")
+    return np.frombuffer(values, dtype).reshape(shape, order="F").astype(CLASSES[kind])

@@ -13,17 +13,8 @@ from torch import Tensor, nn
 
 from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import (
-    Device,
-    DtypeName,
-    Generator,
-    Sizes,
-    Specified,
-    check_size,
-    flat,
-    is_count,
-    spec_fields,
-)
+from limbeck.models import checks
+from limbeck.models.checks import Device, Generator, Specified, flat, is_count
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,8 +44,8 @@ class Feedforward(Specified):
     r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
 
     fields: ClassVar[Mapping[str, Any]] = {
-        "sizes": Sizes, "hidden": tuple[str, ...], "output": str, "bias": bool, "output_form": str,
-        "dtype": DtypeName,
+        "sizes": checks.Sizes, "hidden": tuple[str, ...], "output": str, "bias": bool,
+        "output_form": str, "dtype": checks.DtypeName,
     }  # fmt: skip
     members = 1
     _allocate: Any  # (dtype, device) creates the parameters
@@ -131,8 +122,8 @@ class Feedforward(Specified):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
-        fields = spec_fields(cls, spec, cls.fields) | options
-        check_size(cls.least_size(fields), most)
+        fields = checks.spec_fields(cls, spec, cls.fields) | options
+        checks.check_size(cls.least_size(fields), most)
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 

@@ -11,13 +11,7 @@ from torch import nn
 from limbeck import models
 from limbeck.errors import ArgumentError
 
-TYPES: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        models.MADE, models.MLP, models.NADE, models.BatchedMLP, models.DeepNADE, models.Ensemble,
-        models.Flow, models.GaussianMixture, models.Preprocessed, models.TableEncoder, models.Trees,
-    )
-}  # fmt: skip
+TYPES: dict[str, Any] = {name: getattr(models, name) for name in models.__all__}
 
 
 def from_spec(spec: object, most: int | None = None) -> nn.Module:
