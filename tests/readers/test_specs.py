@@ -28,7 +28,7 @@ from limbeck.models.tree import TreeArrays
 from limbeck.posteriors.draws import Structure
 from limbeck.storage import files
 from limbeck.supports import States
-from limbeck.training.result import FORMAT
+from limbeck.training.result import FORMAT, History, Result
 from tests.refusals import refused
 
 
@@ -206,30 +206,21 @@ def deep(levels):
 )
 def test_damaged_trees_are_refused_when_they_are_loaded(tmp_path, wrap, name, values):
     model = wrap(trees(deep(2)))
-    tensors = model.state_dict()
-    prefix = "" if isinstance(model, Trees) else "network."
-    tensors[prefix + name] = torch.tensor(values, dtype=torch.int32)
+    getattr(model if isinstance(model, Trees) else model.network, name)[:] = torch.tensor(values)
     with refused(name):
-        from_spec(model.spec()).load_state_dict(tensors)
-    folder = save(tmp_path, model.spec(), tensors)
+        from_spec(model.spec()).load_state_dict(model.state_dict())
     with pytest.raises(lb.LimbeckError, match=name):
-        lb.load(folder)
-
-
-def save(folder, spec, tensors):
-    files.write(folder / "student.safetensors", tensors, {"spec": spec}, FORMAT)
-    about = {"steps": 1, "stop_reason": "", "seconds": 0.0, "history": {}}
-    (folder / "result.json").write_text(json.dumps(about))
-    return folder
+        lb.load(Result(model, History(), 1, "", 0.0).save(tmp_path))
 
 
 def test_the_depth_of_a_tree_is_counted(tmp_path):
     model = trees(deep(7))
     x = torch.tensor([[-1.0], [1.0]])
     for depth in (0, 3, 10**9):
-        spec = model.spec() | {"depth": depth}
-        again = lb.load(save(tmp_path, spec, model.state_dict())).student
-        assert again.depth == model.depth == 7
+        model.depth = depth
+        again = lb.load(Result(model, History(), 1, "", 0.0).save(tmp_path)).student
+        model.depth = 7
+        assert again.depth == 7
         assert torch.equal(again(x), model(x))
     for change in ({"nodes": 4}, {"trees": 0}, {"outputs": 0}, {"nodes": -3}):
         with refused("spec", "trees of"):
