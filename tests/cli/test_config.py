@@ -101,9 +101,9 @@ def test_files_that_do_not_fit_are_refused(refused, here):
     for text, said in (
         ("stesp = 3\n", r"did you mean 'steps'\?"),
         ('command = "compress"\n', "it is for limbeck compress"),
-        ("[steps]\nmany = 3\n", "steps: expected .*, got a table"),
+        ("[steps]\nmany = 3\n", "steps: expected a whole number .*, got a dict"),
         ("steps = \n", "unreadable"),
-        ('target = "rbm.npz"\nsamples = "many"\n', "'--samples'"),
+        ('target = "rbm.npz"\nsamples = "many"\n', "samples: expected a whole number"),
     ):
         Path("mine.toml").write_text(text)
         assert re.search(said, refused("logz", "--config", "mine.toml"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limbeck import numpy_files
 from limbeck.errors import ArgumentError, LimbeckError
 
 if TYPE_CHECKING:  # --help must not wait for these
@@ -23,6 +24,8 @@ IMPORTED_FILES: set[str] = set()  # the user's own code, whose errors are not bu
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".npy", ".npz")
 MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
+MAX_COLUMNS = 100_000  # of a CSV file; pandas takes kilobytes of memory for each
+MAX_HEADER = 2**24  # characters of a first line that are looked at
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
@@ -196,7 +199,19 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
         import pandas as pd
 
         separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
-        return pd.read_parquet(path) if separator is None else pd.read_csv(path, sep=separator)
+        if separator is not None:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                columns = file.readline(MAX_HEADER).count(separator) + 1
+            if columns > MAX_COLUMNS:
+                raise ValueError(f"its first line has {columns:,} columns, of {MAX_COLUMNS:,}")
+            return pd.read_csv(path, sep=separator)
+        about = importlib.import_module("pyarrow.parquet").read_metadata(path)
+        sizes = [about.row_group(k).total_byte_size for k in range(about.num_row_groups)]
+        claimed = max(sum(sizes), 8 * about.num_rows * about.num_columns)
+        numpy_files.check_expansion(
+            claimed, path, free=2**32
+        )  # equal values take no space in such files
+        return pd.read_parquet(path)
     except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
         needed = "pandas" if error.name == "pandas" else "pyarrow"
         raise LimbeckError(f"{path.name} needs {needed}: pip install 'limbeck[tables]'") from error
@@ -205,11 +220,14 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
 def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     import numpy as np
 
-    if not is_numpy_file(path):  # which NumPy would take for a pickle
+    if not is_numpy_file(path):
         raise ValueError("it is not a NumPy file")
     with open(path, "rb") as file:
-        data = np.load(file, allow_pickle=False)
-        return data if isinstance(data, np.ndarray) else dict(data.items())
+        single = file.read(1) == b"\x93"
+    if single:
+        return np.array(numpy_files.read_npy(path))
+    members = numpy_files.members(path).items()
+    return {name: np.array(numpy_files.read_member(path, member)) for name, member in members}
 
 
 def is_numpy_file(path: Path) -> bool:

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Option
 
-from limbeck.cli.files import require_path
+from limbeck.cli.files import require_path, unreadable
 from limbeck.errors import ArgumentError
+from limbeck.records import read_value
 
 # options that are not part of its settings; trust is not taken from a file
 ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
@@ -25,9 +26,13 @@ def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     require_path(path, "--config", "a TOML file", "file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
+        text = path.read_text(encoding="utf-8")
+        # the parser takes quadratic time for names of many parts, which no option has
+        if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
+            raise ValueError("a name of more than 16 parts")
+        return tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
+        raise unreadable("--config", path, error, "a TOML file") from error
 
 
 def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -40,11 +45,13 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
         expected = f"options of {ctx.info_name}; it is for limbeck {command}"
         raise ArgumentError("--config", str(path), expected)
     known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
+    kinds = get_type_hints(ctx.command.callback)
     for name, value in options.items():
         if name not in known:
             raise ArgumentError.unknown(f"{path}", name, known)
-        if isinstance(value, dict):
-            raise ArgumentError(f"{path}: {name}", "a table", "a value")
+        # the command line's own conversions would take 1.5 for 1, and true for 1
+        is_path = Path in (kinds[name], *get_args(kinds[name]))
+        read_value(value, str if is_path else kinds[name], f"{path}: {name}")
     ctx.default_map = {**(ctx.default_map or {}), **options}
     return path
 

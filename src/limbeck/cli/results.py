@@ -121,7 +121,12 @@ def describe_path(path: Path) -> dict[str, str]:
     describe = _describe_folder if path.is_dir() and suffix != ".zarr" else DESCRIPTIONS.get(suffix)
     if describe is None:
         raise ArgumentError("path", str(path), f"a file that ends in {', '.join(DESCRIPTIONS)}")
-    return {"path": str(path), **describe(path)}
+    try:
+        return {"path": str(path), **describe(path)}
+    except LimbeckError:
+        raise
+    except Exception as error:  # a damaged file makes its reader raise errors of many kinds
+        raise files.unreadable("path", path, error, "a file that can be read") from error
 
 
 def _describe_folder(path: Path) -> dict[str, str]:

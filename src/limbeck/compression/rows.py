@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as torch_data
 
+from limbeck.arguments import choice, whole_number
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
+from limbeck.records import read_fields, read_value
 
 if TYPE_CHECKING:
     from limbeck.tables.table import Table
@@ -172,14 +174,33 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
 
 def format_from_spec(spec: dict[str, Any]) -> RowFormat:
     r"""What `RowFormat.spec` described."""
-    fields = dict(spec)
-    if fields.pop("kind") == "array":
-        return ArrayFormat(**fields)
+    kind = read_value(spec, dict[str, Any], "format").get("kind")
+    if kind == "array":
+        kinds = {"kind": str, "shape": tuple[int, ...], "dtype": str, "sparse": bool}
+        fields = read_fields(spec, kinds, "format")
+        for size in fields["shape"]:
+            whole_number("format.shape", size, "sizes from 0", least=0)
+        _check_dtype("format.dtype", fields["dtype"])
+        return ArrayFormat(fields["shape"], fields["dtype"], fields["sparse"])
     from limbeck.tables.table import Table
 
+    choice("format.kind", kind, ("array", "table"))
+    fields = read_fields(spec, {"kind": str, "table": Any, "array": str | bool | None}, "format")
     array = fields["array"]  # True in results of versions that gave all arrays as float64
     array = "float64" if array is True else array or None
+    if array is not None:
+        _check_dtype("format.array", array)
     return TableFormat(Table.from_spec(fields["table"]), array)
+
+
+def _check_dtype(where: str, name: str) -> None:
+    r"""Refuse a name that is no NumPy type of numbers."""
+    try:
+        known = np.dtype(name).kind in "biuf"
+    except (TypeError, ValueError, SyntaxError):
+        known = False
+    if not known:
+        raise ArgumentError(where, repr(name[:60]), "a type of numbers, such as 'float64'")
 
 
 def _as_array(given: object) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -199,10 +199,20 @@ class Supports:
         return torch.tensor(table, dtype=torch.float64)
 
     @classmethod
-    def decoded(cls, table: Tensor) -> Supports:
+    def decoded(cls, table: Tensor, dim: int) -> Supports:
+        r"""The supports of `dim` numbers, from such a table; refuse what is none."""
+        rows: list[Any] = table.tolist() if table.ndim == 2 and table.shape[1] == 4 else []
+        valid = sum(row[0] for row in rows) == dim and all(
+            size >= 1 and size == int(size) and low < high
+            and (simplex == 0 or (simplex >= 2 and size % simplex == 0))
+            for size, simplex, low, high in rows
+        )  # fmt: skip
+        if not valid:
+            received = f"a table {tuple(table.shape)} of others, or not finite"
+            raise ArgumentError("supports", received, f"sizes and ends of {dim:,} numbers")
         return cls(
             (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
-            for size, simplex, low, high in table.tolist()
+            for size, simplex, low, high in rows
         )
 
 
@@ -285,6 +295,20 @@ class SampleBag(nn.Module):
         self._once, self._trained = WarnOnce(), False
         self._start_version = self.free._version
 
+    @classmethod
+    def from_tensors(
+        cls, predict: Callable[..., Distribution], structure: Structure, tensors: dict[str, Tensor]
+    ) -> Self:
+        r"""A bag of the sizes of a saved one, whose tensors are to be loaded into it."""
+        free = tensors.get("free", torch.empty(0))
+        if free.ndim != 2 or not free.numel() or free.shape[1] != structure.dim:
+            expected = f"pseudo-draws of {structure.dim:,} numbers, as their structure says"
+            raise ArgumentError("free", f"a tensor of shape {tuple(free.shape)}", expected)
+        if not free.is_floating_point():
+            raise ArgumentError("free", f"a tensor of {free.dtype}", "a floating-point type")
+        weighted = "logits" in tensors
+        return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
+
     @property
     def predict(self) -> Callable[..., Any]:
         return self._predict[0]
@@ -349,7 +373,7 @@ class SampleBag(nn.Module):
         return self.supports.encoded()
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.supports = Supports.decoded(state)
+        self.supports = Supports.decoded(state, self.structure.dim)
 
     def extra_repr(self) -> str:
         kind = "equal" if self.logits is None else "trained"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck import losses
-from limbeck.arguments import whole
+from limbeck.arguments import choice, whole
 from limbeck.arrays import dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
+from limbeck.models import checks
 from limbeck.models.checks import Device, Generator
+from limbeck.records import of_file, read_value
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training
@@ -39,7 +41,9 @@ class Autoregressive(nn.Module):
     """
 
     output_form = "log_density"
-    settings: tuple[str, ...] = ()  # attributes of a subclass that its spec holds
+    settings: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # attributes of a subclass that its spec holds, with types
     order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
@@ -151,24 +155,28 @@ class Autoregressive(nn.Module):
             "order": None if natural else self.order.tolist(),
             "support": [type(self.support).__name__, self.support.count, *self.support.shape],
             "dtype": dtype_name(self._like()),
-            **{name: getattr(self, name) for name in self.settings},
+            **{name: getattr(self, name, None) for name in self.settings},
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A model of the same shape, freshly initialised."""
-        fields = dict(spec)
-        try:
-            if fields.pop("type") != cls.__name__:
-                raise LookupError
-            kind, count, *shape = fields.pop("support")
-            support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-            fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
-            return cls(**fields, **options)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError(
-                "spec", dict(spec), f"the result of {cls.__name__}.spec()"
-            ) from None
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
+        kinds = {
+            "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
+            "dtype": checks.DtypeName, **cls.settings,
+        }  # fmt: skip
+        fields = checks.spec_fields(cls, spec, kinds, optional=("centre",))
+        kind, *sizes = fields.pop("support") or [None]
+        choice("spec.support[0]", kind, SUPPORTS)
+        count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
+        checks.check_size(cls._least_size(fields, 1 if count == 2 else count), most)
+        support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
+        return cls(**fields, support=support, **options)
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        r"""How many numbers a model with these fields has, at least."""
+        raise NotImplementedError
 
     def save(self, path: str | Path) -> Path:
         r"""Write parameters and spec as one safetensors file."""
@@ -179,7 +187,9 @@ class Autoregressive(nn.Module):
     def load(cls, path: str | Path, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
         tensors, about = files.read(Path(path), FORMAT)
-        model = cls.from_spec(about.get("spec") or {}, device=device)
+        with of_file(path):
+            most = checks.count_numbers(tensors)
+            model = cls.from_spec(about.get("spec") or {}, most, device=device)
         files.load_weights(model, tensors, Path(path))
         return model
 

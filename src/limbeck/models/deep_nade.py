@@ -3,7 +3,8 @@ r"""DeepNADE: a NADE whose activations pass through a deep net every few variabl
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ class DeepNADE(Autoregressive):
     torch.Size([3])
     """
 
-    settings = ("hidden", "width", "depth", "run")
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "width": int, "depth": int, "run": int}
     mean: Tensor
 
     def __init__(
@@ -76,6 +77,11 @@ class DeepNADE(Autoregressive):
         self.register_buffer("mean", torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
         nade_op.prepare_tracing(segments.logits)
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        layers = 2 * fields["depth"] * fields["hidden"] * fields["width"]
+        return 3 * fields["inputs"] * states * fields["hidden"] + layers
 
     @classmethod
     def from_rbm(

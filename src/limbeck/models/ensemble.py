@@ -3,6 +3,7 @@ r"""An ensemble: the average of its members' probabilities, with stable logarith
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeAlias
@@ -187,15 +188,21 @@ class Ensemble(nn.Module):
         return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""An ensemble of the same shape, freshly initialised."""
-        models = spec_fields(Ensemble, spec, "models", "weights")["models"]
-        batched, members = isinstance(models, Mapping), []
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
+        r"""An ensemble of the same shape, freshly initialised, with at most so many numbers."""
+        kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
+        fields = spec_fields(Ensemble, spec, kinds)
+        models, members = fields["models"], []
+        batched = isinstance(models, dict)
         for model in [models] if batched else models:
-            if not isinstance(model, Mapping) or model.get("type") not in _TYPES:
-                raise ArgumentError("spec", model, f"a spec of one of {', '.join(_TYPES)}")
-            members.append(_TYPES[model["type"]].from_spec(model))
-        return cls(members[0] if batched else members, spec["weights"])
+            name = model.get("type") if isinstance(model, Mapping) else None
+            if not isinstance(name, str) or name not in _TYPES:
+                expected = f"a spec of one of {', '.join(_TYPES)}"
+                raise ArgumentError("spec", reprlib.repr(model), expected)
+            members.append(_TYPES[name].from_spec(model, most))
+            if most is not None:
+                most -= sum(p.numel() for p in members[-1].parameters())
+        return cls(members[0] if batched else members, fields["weights"])
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"

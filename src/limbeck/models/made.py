@@ -3,8 +3,8 @@ r"""MADE, the masked autoencoder for distribution estimation: all conditionals i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from limbeck.arguments import whole_number
 from limbeck.models.autoregressive import Autoregressive, Order, choose
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, Generator, Sizes
 from limbeck.supports import Discrete
 
 
@@ -39,7 +39,7 @@ class MADE(Autoregressive):
     tensor([-543., -543., -543.])
     """
 
-    settings = ("hidden", "skip")
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": Sizes, "skip": bool}
 
     def __init__(
         self, inputs: int, hidden: int | Sequence[int] = (1000, 1000), order: Order = None,
@@ -100,6 +100,12 @@ class MADE(Autoregressive):
             x[:, span] = self._inputs(codes[:, i : i + 1])
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        sizes = (fields["inputs"] * states, *fields["hidden"], fields["inputs"] * states)
+        direct = sizes[0] ** 2 if fields["skip"] else 0
+        return direct + sum(before * after for before, after in itertools.pairwise(sizes))
 
     def spec(self) -> dict[str, Any]:
         return super().spec() | {"hidden": list(self.hidden)}

@@ -3,7 +3,7 @@ r"""The mixture of Gaussians: a density that is evaluated, sampled and integrate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from limbeck.distributions.base import Mixture, draw_classes
 from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
 from limbeck.models import mixture_em
-from limbeck.models.checks import Device, Generator, Specified, matrix
+from limbeck.models.checks import Device, DtypeName, Generator, Specified, matrix
 from limbeck.models.mixture_em import EMResult, Samples, numbers
 from limbeck.supports import Real
 
@@ -45,7 +45,12 @@ class GaussianMixture(Specified):
     """
 
     output_form = "log_density"
-    fields = ("components", "dim", "covariance", "dtype")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "components": int,
+        "dim": int,
+        "covariance": str,
+        "dtype": DtypeName,
+    }
 
     def __init__(
         self, components: int, dim: int = 1, covariance: str = "full", *,
@@ -205,15 +210,16 @@ class GaussianMixture(Specified):
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return mixture_em.fit_em(self, x, weights, **options)
 
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        matrices = gaussians.has_matrices(fields["covariance"], fields["dim"])
+        below = fields["dim"] * (fields["dim"] - 1) // 2 if matrices else 0
+        return fields["components"] * (fields["dim"] + below)
+
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A mixture of the same shape, freshly started."""
-        try:
-            fields = {name: spec[name] for name in cls.fields}
-            fields["dtype"] = getattr(torch, spec["dtype"])
-            return cls(**fields, generator=torch.Generator(), **options)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", spec, "the result of GaussianMixture.spec()") from None
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        # a generator of its own: making a model again draws nothing from torch's
+        return super().from_spec(spec, most, generator=torch.Generator(), **options)
 
     def extra_repr(self) -> str:
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, Specified, flat, is_count, spec_fields
+from limbeck.models import checks
+from limbeck.models.checks import Device, Generator, Specified, flat, is_count
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -42,7 +43,10 @@ def _log_ndtr(z: Tensor) -> Tensor:
 class Feedforward(Specified):
     r"""The common base of MLP and BatchedMLP: settings, layer kinds, output form, spec."""
 
-    fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "sizes": checks.Sizes, "hidden": tuple[str, ...], "output": str, "bias": bool,
+        "output_form": str, "dtype": checks.DtypeName,
+    }  # fmt: skip
     members = 1
     _allocate: Any  # (dtype, device) creates the parameters
     preactivation: Any  # (x) gives the last layer's outputs before its nonlinearity
@@ -91,6 +95,11 @@ class Feedforward(Specified):
         forms = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
         return forms.get(self.output, "values")
 
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        pairs = itertools.pairwise(fields["sizes"])
+        return fields.get("members", 1) * sum(inputs * outputs for inputs, outputs in pairs)
+
     @property
     def parameters_count(self) -> int:
         r"""The number of adjustable parameters."""
@@ -112,9 +121,9 @@ class Feedforward(Specified):
         return log_probabilities(z, "logits")
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A net of the same shape, freshly initialised."""
-        fields = spec_fields(cls, spec, *cls.fields) | options
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        fields = checks.spec_fields(cls, spec, cls.fields) | options
+        checks.check_size(cls.least_size(fields), most)
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 
@@ -192,7 +201,7 @@ class BatchedMLP(Feedforward):
     torch.Size([2, 30, 10])
     """
 
-    fields = (*Feedforward.fields, "members")
+    fields: ClassVar[Mapping[str, Any]] = {**Feedforward.fields, "members": int}
 
     def __init__(self, members: int, *sizes: int, **options: Any) -> None:
         self.members = whole_number("members", members, "an int of 1 or more", least=1)

@@ -2,7 +2,8 @@ r"""NADE, the neural autoregressive distribution estimator: a tractable density 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class NADE(Autoregressive):
     torch.Size([3])
     """
 
-    settings = ("hidden",)
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "centre": list[float] | None}
     mean: Tensor | None
 
     def __init__(
@@ -172,6 +173,10 @@ class NADE(Autoregressive):
                 raise ArgumentError(name, f"shape {tuple(part.shape)}", expected)
         products = r_products(codes, *self.parts, direction, m=self.mean)
         return products._replace(x=self._events(scale * products.x))
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        return 2 * fields["inputs"] * states * fields["hidden"]
 
     def spec(self) -> dict[str, Any]:
         if self.mean is None:

@@ -2,8 +2,8 @@ r"""A network that includes its scaling: raw inputs, and outputs in their own un
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
+from limbeck.arguments import whole_number
 from limbeck.arrays import X
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import spec_fields
+from limbeck.models.checks import Sizes, check_size, spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
-from limbeck.training.result import from_spec, spec_of
+from limbeck.storage.files import strip_prefix
+from limbeck.training.result import spec_of
 
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
@@ -151,17 +153,30 @@ class Preprocessed(nn.Module):
         return fields if self.origin is None else {**fields, "origin": list(self.origin.shape)}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""A model of the same shape, freshly initialised."""
-        names = ("network", "encoder", "inputs", "outputs", "output_form")
-        fields = spec_fields(cls, spec, *names, optional=frozenset({"origin"}))
-        encoder = fields["encoder"] and from_spec(fields["encoder"], Path("spec"))
-        inputs, outputs, origin = (
-            None if fields.get(name) is None else torch.zeros(fields[name])
-            for name in ("inputs", "outputs", "origin")
-        )
-        network, form = from_spec(fields["network"], Path("spec")), fields["output_form"]
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
+        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
+        from limbeck.models.specs import from_spec
+
+        shapes = dict.fromkeys(("inputs", "outputs", "origin"), Sizes | None)
+        kinds = {"network": Any, "encoder": Any, "output_form": str | None, **shapes}
+        fields = spec_fields(cls, spec, kinds, optional=("origin",))
+        tensors: Buffers = {}
+        for name in shapes:
+            shape = fields.get(name)
+            for size in shape or ():
+                whole_number(f"spec.{name}", size, "sizes from 0", least=0)
+            check_size(0 if shape is None else math.prod(shape), most)
+            tensors[name] = None if shape is None else torch.zeros(shape)
+        encoder = None if fields["encoder"] is None else from_spec(fields["encoder"], most)
+        network, form = from_spec(fields["network"], most), fields["output_form"]
+        inputs, outputs, origin = tensors.values()
         return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        r"""Check the tensors of the parts that have such checks, before they are loaded."""
+        for name in ("network", "encoder"):
+            if callable(make_room := getattr(getattr(self, name), "make_room", None)):
+                make_room(strip_prefix(f"{name}.", tensors))
 
     def extra_repr(self) -> str:
         return f"output_form={self.output_form!r}"

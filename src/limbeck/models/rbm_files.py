@@ -11,7 +11,9 @@ from safetensors.numpy import save as safetensors_bytes
 from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
+from limbeck import numpy_files
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.models.mat_file import read_mat
 from limbeck.storage import files
 
 NAMES = (("W", "a", "b"), ("vishid", "visbiases", "hidbiases"))
@@ -61,26 +63,18 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:  # numpy would leave a broken one open
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ArgumentError("path", f"{path}, which holds a single array", ACCEPTED)
-        return {name: loaded[name] if name in sum(NAMES, ()) else None for name in loaded.files}
-
-
-def _read_mat(path: Path) -> dict[str, Any]:
-    from scipy.io import loadmat  # scikit-learn needs scipy, so it is there
-
-    try:
-        arrays = loadmat(path)
-    except NotImplementedError:
-        received = f"{path}, in MATLAB's format 7.3"
-        raise ArgumentError("path", received, "an older one: save(name, '-v7', …)") from None
-    return {name: array for name, array in arrays.items() if not name.startswith("__")}
+    arrays: dict[str, Any] = dict.fromkeys(members := numpy_files.members(path))
+    for name in arrays.keys() & sum(NAMES, ()):
+        arrays[name] = np.array(numpy_files.read_member(path, members[name]))
+    return arrays
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-READERS: Any = {".npz": _read_npz, ".safetensors": load_safetensors, ".mat": _read_mat}
+READERS: Any = {
+    ".npz": _read_npz,
+    ".safetensors": load_safetensors,
+    ".mat": lambda path: read_mat(path, sum(NAMES, ())),
+}

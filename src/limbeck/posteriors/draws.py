@@ -2,6 +2,7 @@ r"""Stored draws of a posterior: their structure, checks and diagnostics."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole
+from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError
+from limbeck.records import read_value
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
 LARGE_R_HAT = 1.05
@@ -161,8 +163,14 @@ class Structure:
         return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any]) -> Structure:
-        return cls(tuple(spec["names"]), tuple(tuple(shape) for shape in spec["shapes"]))
+    def from_spec(cls, spec: Mapping[str, Any]) -> Structure:
+        r"""The structure that a spec describes, which may have other fields too."""
+        names = read_value(spec.get("names"), tuple[str, ...], "structure.names")
+        kind = tuple[tuple[int, ...], ...]
+        shapes = read_value(spec.get("shapes"), kind, "structure.shapes")
+        for size in itertools.chain(*shapes):
+            whole_number("structure.shapes", size, "sizes from 0", least=0)
+        return cls(names, shapes)
 
     def __str__(self) -> str:
         if self.vector:

@@ -176,7 +176,12 @@ def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
             received = f"{time.start} with draws of all chains in one dimension, 'sample'"
             raise ArgumentError("burn_in", received, "0, or draws by chain")
         leading = [dim for dim in ("chain", along) if dim in dims]
-        array = as_array(variable.isel({along: time}).transpose(*leading, ...).values, argument)
+        try:
+            values = variable.isel({along: time}).transpose(*leading, ...).values
+        except Exception as error:  # a file's reader has its own
+            received = f"values that cannot be read ({' '.join(str(error).split())[:200]})"
+            raise ArgumentError(argument, received, "a file that is not damaged") from error
+        array = as_array(values, argument)
         array = array if len(leading) == 2 else array[None]
     else:
         array = as_array(variable, argument)

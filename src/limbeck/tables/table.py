@@ -2,6 +2,7 @@ r"""The schema of a mixed table: frames for the teacher, tensors for generators 
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from limbeck.arguments import whole
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
+from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import is_code, read
 from limbeck.teachers.keys import to_numpy
@@ -192,10 +195,19 @@ class Table:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Table:
         r"""The table that a spec describes."""
-        if set(spec) != {"type", "rows", "columns"} or spec["type"] != "Table":
-            raise ArgumentError("spec", dict(spec), "the result of Table.spec()")
+        names = set(spec) if isinstance(spec, Mapping) else set()
+        if names != {"type", "rows", "columns"} or spec["type"] != "Table":
+            raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
+        check_depth(spec, "spec")
         table = cls.__new__(cls)
-        table.rows, table.columns = int(spec["rows"]), [column_of(c) for c in spec["columns"]]
+        table.rows = whole("spec.rows", spec["rows"])
+        columns = read_value(spec["columns"], list[Any], "spec.columns")
+        table.columns = [column_of(column) for column in columns]
+        keys = [key for column in table.columns for key in column.keys]
+        different = {str(column.name) for column in table.columns}
+        if not keys or len(set(keys)) < len(keys) or len(different) < len(columns):
+            received = f"{len(table.columns)} columns, of equal names or without tensors"
+            raise ArgumentError("spec.columns", received, "different columns, of which one varies")
         return table
 
     def __repr__(self) -> str:
