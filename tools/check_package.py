@@ -78,7 +78,9 @@ def check_wheel(path):
     expect("limbeck/py.typed" in names, "py.typed in the wheel")
     expect(names == wanted, f"the files of src in the wheel, not {sorted(names ^ wanted)}")
     expect("limbeck = limbeck.cli:main" in scripts, "the command limbeck in entry_points.txt")
-    version = re.search(r'^__version__ = "(.+)"$', (SOURCE / "__init__.py").read_text(), re.M)
+    version = re.search(
+        r'^__version__ = "(.+)"$', (SOURCE / "__init__.py").read_text(encoding="utf-8"), re.M
+    )
     expect(version and metadata["Version"] == version[1], "the version of limbeck/__init__.py")
     expect(metadata["License-Expression"] == "BSD-3-Clause", "the licence in the metadata")
     extras, offered = metadata.get_all("Provides-Extra"), {"onnx", "report", "tables", "test"}
@@ -94,13 +96,13 @@ def environment(folder, python, wheel, dependencies):
     recipe = json.dumps({"python": version, "constraints": pins, "dependencies": dependencies})
     note, inside = folder / "recipe.json", folder / "bin" / "python"
     pip = (inside, "-m", "pip", "--disable-pip-version-check", "install", "-qq")
-    if note.exists() and note.read_text() == recipe:
+    if note.exists() and note.read_text(encoding="utf-8") == recipe:
         print(f"{folder} has the dependencies: limbeck is installed again")
         run(*pip, "--no-deps", "--force-reinstall", wheel)
     else:
         run(python, "-m", "venv", "--clear", folder)
         run(*pip, "--constraint", CONSTRAINTS, wheel)
-        note.write_text(recipe)
+        note.write_text(recipe, encoding="utf-8")
     run(inside, "-m", "pip", "--disable-pip-version-check", "check")
     return inside
 
