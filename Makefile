@@ -11,7 +11,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-browser test-oracles check docs format bench clean distclean
+.PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ check: $(DEV) ## lint, formatting, types and the commit hooks
 	else \
 		echo "not a git checkout: the commit hooks are skipped"; \
 	fi
+
+package: $(DEV) ## build the wheel and the sdist, try them in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check_package.py $(ARGS)
 
 docs: $(DEV) ## build the documentation into site/ and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)

@@ -70,7 +70,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
         return {key: map_tensors(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_tensors(function, value) for value in tree))
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, (tuple, list)):  # torch 2.9 traces no tuple | list
         return type(tree)(map_tensors(function, value) for value in tree)
     return tree
 

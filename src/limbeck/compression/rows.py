@@ -245,10 +245,10 @@ def _has_gaps(given: object) -> bool:
 
 
 def _as_frame(given: object) -> Any:
-    import pandas
+    from limbeck.tables.columns import pandas
 
     if isinstance(given, Tensor):
         given = given.detach().cpu()
         given = given.double() if given.dtype == torch.bfloat16 else given
     array = np.asarray(given)
-    return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
+    return pandas().DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

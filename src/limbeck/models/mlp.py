@@ -181,8 +181,8 @@ class MLP(Feedforward):
         h = flat(x)
         if h.shape[1] != self.sizes[0]:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.sizes[0]})")
-        for layer, kind in zip(self.layers, self.hidden, strict=False):  # all but the last
-            h = LAYER_KINDS[kind](layer(h))
+        for k, kind in enumerate(self.hidden):  # all layers but the last; torch 2.9 traces no zip
+            h = LAYER_KINDS[kind](self.layers[k](h))
         return self.layers[-1](h)
 
 

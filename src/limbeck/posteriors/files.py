@@ -184,12 +184,14 @@ def open_files(files: Any, choose: Choose, layout: str, stack: contextlib.ExitSt
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
+    zarr = path.suffix.lower() == ".zarr"
     try:
         xarray = importlib.import_module("xarray")
+        if zarr:
+            importlib.import_module("zarr")
     except ImportError as error:
         install = "pip install 'limbeck[posteriors]', or read it and hand over the object"
-        raise LimbeckError(f"posterior: {path.name} needs xarray: {install}") from error
-    zarr = path.suffix.lower() == ".zarr"
+        raise LimbeckError(f"posterior: {path.name} needs {error.name}: {install}") from error
     options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {}
     if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
         options["create_default_indexes"] = False  # which would be read here, whatever their size

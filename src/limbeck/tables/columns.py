@@ -29,7 +29,8 @@ def pandas() -> Any:
     try:
         import pandas as module
     except ImportError:
-        raise LimbeckError("df: tables need pandas: pip install 'limbeck[tables]'") from None
+        text = "tables, and rows with missing values, need pandas: pip install 'limbeck[tables]'"
+        raise LimbeckError(text) from None
     return module
 
 
