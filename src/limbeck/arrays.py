@@ -267,3 +267,9 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
 def dtype_name(tensor: Tensor) -> str:
     r"""The name of a tensor's type as specs have it, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+DTYPES = {  # those of models, which files name
+    dtype_name(torch.empty(0, dtype=dtype)): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}

@@ -24,8 +24,16 @@ def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     require_path(path, "--config", "a TOML file", "file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return parse_config(path.read_bytes(), path)
+    except OSError as error:
+        raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
+
+
+def parse_config(content: bytes, path: Path) -> dict[str, Any]:
+    r"""The values of a TOML file with this content."""
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
 
 

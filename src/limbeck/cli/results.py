@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -18,8 +18,11 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import folder as folders
 from limbeck.cli.condense import predict_function
-from limbeck.cli.options import Debug, read_config
+from limbeck.cli.options import Debug
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+
+if TYPE_CHECKING:
+    from limbeck.storage.folders import Files
 
 DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
@@ -49,18 +52,15 @@ def export(
 
 def load_result(folder: Path, predict: str | None = None) -> Any:
     r"""A saved result with its student; `predict` names a bag's function, if it has moved."""
-    if not (folder / folders.STUDENT).is_dir():
-        expected = "a result of compress, condense or normalize"
-        raise ArgumentError("result", f"{folder}, which holds no student", expected)
-    options = read_config(folder / folders.CONFIG) if (folder / folders.CONFIG).exists() else {}
+    options = folders.saved_options(folder)
     module, name = None, str(options.get("student"))
     if files.is_reference(name):
         module = copy.deepcopy(files.load_object(name, "student"))
     with rename_argument("predict", "--predict"):
         if predict is not None:
-            return lb.load(folder / folders.STUDENT, module, predict=predict_function(predict))
+            return lb.load(folder, module, predict=predict_function(predict))
         try:
-            return lb.load(folder / folders.STUDENT, module)
+            return lb.load(folder, module)
         except ArgumentError as error:
             if error.argument != "predict":
                 raise
@@ -71,7 +71,7 @@ def load_result(folder: Path, predict: str | None = None) -> Any:
             except ArgumentError as error:
                 reason = f"and {error.received}"
             else:
-                return lb.load(folder / folders.STUDENT, predict=function)
+                return lb.load(folder, predict=function)
         raise LimbeckError(
             f"--predict: the student in {folder} calls your own function of (draw, x), which is "
             f"not saved with it, {reason}; expected --predict module:name"
@@ -135,10 +135,11 @@ def _describe_folder(path: Path) -> dict[str, str]:
     if folders.is_unfinished(path):
         command = folders.resume_command(path)
         return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
-    if (path / "student.safetensors").exists():
-        return _describe_student(path)
     from limbeck import storage
 
+    saved = storage.folders.read(path, "result", storage.STUDENT_FILES, "path")
+    if storage.CONTENT not in saved.names:
+        return _describe_student(saved)
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
     students = [
@@ -164,23 +165,22 @@ def _describe_new_inputs(content: Mapping[str, Any]) -> dict[str, str]:
     return {} if record is None else dict(NewInputs.from_record(dict(record)).lines())
 
 
-def _describe_student(path: Path) -> dict[str, str]:
+def _describe_student(saved: Files) -> dict[str, str]:
     r"""A saved student, without making it, which may need the user's own code."""
     from limbeck.condensation.condensed import ABOUT
-    from limbeck.storage.files import read
     from limbeck.training import result
 
-    tensors, about = read(path / result.STUDENT, result.FORMAT)
-    summary = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    tensors, about = saved.tensors(result.STUDENT, result.FORMAT)
     kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
     lines = {}
-    if (path / ABOUT).exists():
-        condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if ABOUT in saved.names:
+        condensed = saved.json(ABOUT)
         if about["spec"] is None and (bag := condensed["bag"]):
             kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
             lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
         lines |= _describe_new_inputs(condensed)
-    return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
+    stopped = saved.json(result.ABOUT)["stop_reason"]
+    return {"is": f"a student: {kind}", **lines, "stopped": stopped}
 
 
 def _describe_tensors(path: Path) -> dict[str, str]:

@@ -15,3 +15,12 @@ __all__ = [
     "MADE", "MLP", "NADE", "BatchedMLP", "DeepNADE", "Ensemble", "Flow", "GaussianMixture",
     "Preprocessed", "TableEncoder", "Trees",
 ]  # fmt: skip
+
+# those that may be made from the description in a file
+BY_NAME = {
+    model.__name__: model
+    for model in (
+        MADE, MLP, NADE, BatchedMLP, DeepNADE, Ensemble, Flow, GaussianMixture, Preprocessed,
+        TableEncoder, Trees,
+    )
+}  # fmt: skip

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import whole
-from limbeck.arrays import dtype_name, floating, random
+from limbeck.arrays import DTYPES, dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
 from limbeck.models.checks import Device, Generator
@@ -163,20 +163,19 @@ class Autoregressive(nn.Module):
                 raise LookupError
             kind, count, *shape = fields.pop("support")
             support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-            fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
+            fields |= {"support": support, "dtype": DTYPES[fields["dtype"]]}
             return cls(**fields, **options)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
 
     def save(self, path: str | Path) -> Path:
         r"""Write parameters and spec as one safetensors file."""
-        files.write(Path(path), self.state_dict(), {"spec": self.spec()}, FORMAT)
-        return Path(path)
+        return files.write(path, self.state_dict(), {"spec": self.spec()}, FORMAT)
 
     @classmethod
     def load(cls, path: str | Path, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
-        tensors, about = files.read(Path(path), FORMAT)
+        tensors, about = files.read(path, FORMAT)
         model = cls.from_spec(about.get("spec") or {}, device=device)
         files.load_weights(model, tensors, Path(path))
         return model

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from limbeck.arrays import dtype_name
+from limbeck.arrays import DTYPES, dtype_name
 from limbeck.errors import ArgumentError
 
 Device = torch.device | str | None  # None is torch's default
@@ -53,7 +53,9 @@ def spec_fields(
     if set(fields) - optional != {"type", *names} or fields.pop("type") != cls.__name__:
         raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
     if "dtype" in fields:
-        fields["dtype"] = getattr(torch, fields["dtype"])
+        if str(fields["dtype"]) not in DTYPES:
+            raise ArgumentError.unknown("spec", fields["dtype"], DTYPES)
+        fields["dtype"] = DTYPES[fields["dtype"]]
     return fields
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import choice, whole, whole_number
-from limbeck.arrays import floating, random
+from limbeck.arrays import DTYPES, floating, random
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Mixture, draw_classes
 from limbeck.distributions.gaussians import Moments
@@ -210,7 +210,7 @@ class GaussianMixture(Specified):
         r"""A mixture of the same shape, freshly started."""
         try:
             fields = {name: spec[name] for name in cls.fields}
-            fields["dtype"] = getattr(torch, spec["dtype"])
+            fields["dtype"] = DTYPES[spec["dtype"]]
             return cls(**fields, generator=torch.Generator(), **options)
         except (LookupError, TypeError, ValueError, AttributeError):
             raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
