@@ -269,7 +269,5 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-DTYPES = {  # those of models, which files name
-    dtype_name(torch.empty(0, dtype=dtype)): dtype
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-}
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}  # which specs may name

@@ -64,9 +64,7 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
     assert "continuing after step" in resumed.err
     assert not Path("out", LOCK).exists()
     assert limbeck(*WORDS, "9", "--out", "whole").code == 0
-    one, two = (
-        read_tensors(Path(name, "student.safetensors"))[0] for name in ("out", "whole")
-    )
+    one, two = (read_tensors(Path(name, "student.safetensors"))[0] for name in ("out", "whole"))
     assert all((one[name] == two[name]).all() for name in two)
 
 

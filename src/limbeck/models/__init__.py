@@ -16,11 +16,5 @@ __all__ = [
     "Preprocessed", "TableEncoder", "Trees",
 ]  # fmt: skip
 
-# those that may be made from the description in a file
-BY_NAME = {
-    model.__name__: model
-    for model in (
-        MADE, MLP, NADE, BatchedMLP, DeepNADE, Ensemble, Flow, GaussianMixture, Preprocessed,
-        TableEncoder, Trees,
-    )
-}  # fmt: skip
+# models that may be made from the description in a file
+BY_NAME: dict[str, type] = {name: globals()[name] for name in __all__}

@@ -13,10 +13,16 @@ from typing import Any, TypeAlias
 
 Content: TypeAlias = bytes | Sequence[Any]  # a file's bytes, or buffers that follow one another
 
-# A file has a pending name until it is complete; the token is that of its writer.
-PENDING = re.compile(r"\.(?P<name>.+)\.(?P<token>[0-9a-f]{12})\.new")
-CHUNK = 2**26  # bytes of one write
+# Until it is complete, a file has a pending name with the token of its writer: files of a folder
+# end in .new, single ones in .tmp.
+PENDING = re.compile(r"\.(?P<name>.+)\.(?P<token>[0-9a-f]{12})\.(?P<kind>new|tmp)")
+LOCK = re.compile(r"\..+\.lock")
 LOCK_SECONDS = 10.0  # for which a writer waits for another
+
+
+def pending_path(path: Path, token: str, kind: str = "new") -> Path:
+    r"""Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.{token}.{kind}")
 
 
 def new_token() -> str:
@@ -24,17 +30,12 @@ def new_token() -> str:
     return secrets.token_hex(6)
 
 
-def pending_path(path: Path, token: str) -> Path:
-    r"""Where a file is written before it takes its place."""
-    return path.with_name(f".{path.name}.{token}.new")
-
-
 def is_own(name: str) -> bool:
     r"""Whether a name is that of a pending file or of a lock."""
-    return PENDING.fullmatch(name) is not None or re.fullmatch(r"\..+\.lock", name) is not None
+    return (PENDING.fullmatch(name) or LOCK.fullmatch(name)) is not None
 
 
-def buffers(content: Content) -> Iterable[Any]:
+def buffers(content: Content) -> Sequence[Any]:
     r"""A content's buffers."""
     return (content,) if isinstance(content, bytes) else content
 
@@ -53,7 +54,7 @@ def create(path: Path, content: Iterable[Any]) -> int:
             view = memoryview(buffer)
             view = view.cast("B") if view.nbytes else view
             while view.nbytes:
-                view = view[os.write(descriptor, view[:CHUNK]) :]
+                view = view[os.write(descriptor, view[: 2**26]) :]
     except BaseException:
         os.close(descriptor)
         raise
@@ -63,11 +64,8 @@ def create(path: Path, content: Iterable[Any]) -> int:
 def flush(descriptors: Sequence[int]) -> None:
     r"""Wait until files are on the disk, all at the same time, and close them."""
     try:
-        if len(descriptors) == 1:
-            os.fsync(descriptors[0])
-        else:  # one after the other takes as many times longer
-            with ThreadPoolExecutor(8) as pool:
-                list(pool.map(os.fsync, descriptors))
+        with ThreadPoolExecutor(8) as pool:  # one after the other takes as many times longer
+            list((pool.map if len(descriptors) > 1 else map)(os.fsync, descriptors))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -76,11 +74,7 @@ def flush(descriptors: Sequence[int]) -> None:
 def flush_folder(folder: Path) -> None:
     r"""Wait until the names in a folder are on the disk, where the system can do that."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush([os.open(folder, os.O_RDONLY)])
 
 
 def replace(source: Path, path: Path) -> None:
@@ -89,9 +83,14 @@ def replace(source: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    r"""Remove a file that may be there."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+    r"""Remove a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        for entry in list(os.scandir(path)):
+            remove(Path(entry.path))
+        os.rmdir(path)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def make_folder(folder: Path) -> None:
@@ -111,33 +110,24 @@ def remove_tree(path: Path) -> None:
     if path.is_dir():
         gone = pending_path(path, new_token())
         os.replace(path, gone)
-        _remove_all(gone)
+        remove(gone)
 
 
-def _remove_all(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        for entry in list(os.scandir(path)):
-            _remove_all(Path(entry.path))
-        os.rmdir(path)
-    else:
-        remove(path)
-
-
-def remove_pending(folder: Path, name: str | None = None) -> None:
-    r"""Remove what killed processes have left of a file, or of all files; its lock must be held."""
+def remove_pending(folder: Path, kind: str = "new", name: str | None = None) -> None:
+    r"""Remove what killed processes have left, of one file or of all; the lock must be held."""
     for entry in list(os.scandir(folder)):
         match = PENDING.fullmatch(entry.name)
-        if match is not None and name in (None, match["name"]):
+        if match is not None and match["kind"] == kind and name in (None, match["name"]):
             with suppress(OSError):
-                _remove_all(Path(entry.path))
+                remove(Path(entry.path))
 
 
 def write_file(path: Path, content: Content | Iterable[Any]) -> None:
     r"""Write a file, completely or not at all; it replaces another of that name."""
     make_folder(path.parent)
-    pending = pending_path(path, new_token())
+    pending = pending_path(path, new_token(), "tmp")
     try:
-        flush([create(pending, buffers(content))])  # type: ignore[arg-type]
+        flush([create(pending, (content,) if isinstance(content, bytes) else content)])
         replace(pending, path)
     except BaseException:
         with suppress(OSError):
@@ -149,7 +139,7 @@ def write_file(path: Path, content: Content | Iterable[Any]) -> None:
 def lock(path: Path, seconds: float | None = None) -> Iterator[None]:
     r"""Lock a path against other processes and threads; a killed process holds no lock.
 
-    It raises `filelock.Timeout`, an OSError, if another holds it for so many seconds.
+    It raises a TimeoutError if another holds it for so many seconds, by default `LOCK_SECONDS`.
     """
     from filelock import FileLock
 

@@ -126,7 +126,7 @@ def write_bytes(path: str | Path, content: disk.Content) -> Path:
     try:
         disk.make_folder(path.parent)
         with disk.lock(path):
-            disk.remove_pending(path.parent, path.name)
+            disk.remove_pending(path.parent, "tmp", path.name)
             disk.write_file(path, content)
     except OSError as error:
         reason = f"failed ({error}); what was saved before is untouched"

@@ -123,14 +123,11 @@ def _commit(
             new = _write_pending(folder, kind, content, old, keep)
             disk.flush_folder(folder)
             _settle(folder, new, own=True)
-    except TimeoutError:
-        raise CheckpointError(
-            f"folder: another process is writing to {folder}; try again"
-        ) from None
     except OSError as error:
-        raise CheckpointError(
-            f"folder: cannot write into {folder} ({error}); what it held is untouched"
-        ) from error
+        reason = f"cannot write into {folder} ({error}); what it held is untouched"
+        if isinstance(error, TimeoutError):
+            reason = f"another process is writing to {folder}; try again"
+        raise CheckpointError(f"folder: {reason}") from error
     return folder
 
 
@@ -179,10 +176,10 @@ def _settle(folder: Path, manifest: Manifest, own: bool = False) -> None:
                 reason = f"is complete, but {name} could not take its name ({error})"
                 raise CheckpointError(f"folder: {folder} {reason}; save it again") from error
     for name, entry in manifest.obsolete.items():
-        path = folder / name
         # a later writer checks that it is not another file that the user has put there since
-        if path.is_file() and (own or _matches(path, entry)):
-            with suppress(OSError):
+        with suppress(OSError):
+            path = folder / name
+            if own or _record([_read_file(path, entry.bytes)]) == entry:
                 disk.remove(path)
     disk.remove_pending(folder)
 
@@ -225,8 +222,8 @@ def read_manifest(folder: Path) -> Manifest | None:
     manifest: Manifest = check(Manifest, value, path)
     if manifest.kind not in KINDS:
         raise damaged(path, f"has {manifest.kind!r} as kind; expected {', '.join(KINDS)}")
-    if len(manifest.token) != 12 or not manifest.token.isalnum():
-        raise damaged(path, f"has {manifest.token[:40]!r} as token; expected 12 digits")
+    if not manifest.token.isalnum():
+        raise damaged(path, f"has {manifest.token[:40]!r} as token; expected digits")
     for name, entry in {**manifest.files, **manifest.obsolete}.items():
         _check_name(name, path)
         if entry.bytes < 0:
@@ -317,14 +314,6 @@ def _record(content: Content) -> FileRecord:
     for buffer in disk.buffers(content):
         digest.update(buffer)
     return FileRecord(digest.hexdigest(), disk.size_of(content))
-
-
-def _matches(path: Path, entry: FileRecord) -> bool:
-    with suppress(OSError):
-        if path.stat().st_size == entry.bytes:
-            with open(path, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-    return False
 
 
 def _check_name(name: str, path: Path) -> None:

@@ -3,6 +3,7 @@ r"""JSON that is read from files: within limits, and checked field by field."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from limbeck.errors import CheckpointError
 
 MAX_BYTES = 2**28  # of a JSON file: a history of millions of evaluations
+
+
+fields_of = functools.cache(get_type_hints)  # it is slow
 
 
 def encode(value: object) -> bytes:
@@ -39,12 +43,14 @@ def check(hint: Any, value: Any, path: Path, field: str = "") -> Any:
             raise damaged(path, f"lacks a field, or has an unknown one: {', '.join(other[:5])}")
         return {name: check(hint[name], value[name], path, inside + name) for name in hint}
     if dataclasses.is_dataclass(hint):
-        return hint(**check(get_type_hints(hint), value, path, field))  # type: ignore[operator]
+        return hint(**check(fields_of(hint), value, path, field))  # type: ignore[operator]
     if hint is Any or (value is None and type(None) in parts):
         return value
     if origin in (Union, types.UnionType):
         return check(parts[0], value, path, field)
     if origin is list and isinstance(value, list):
+        if all(type(item) is parts[0] for item in value):  # long histories
+            return value
         return [check(parts[0], item, path, f"{field}[{k}]") for k, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
         return {key: check(parts[1], item, path, inside + key) for key, item in value.items()}
