@@ -182,7 +182,7 @@ def saved_options(folder: Path) -> dict[str, Any]:
     from limbeck.storage import folders
 
     saved = folders.read(folder, _holds(folder) or "result", (CONFIG,))
-    return parse_config(saved.content.get(CONFIG, b""), folder / CONFIG)
+    return parse_config(saved.content.get(CONFIG, bytearray()), folder / CONFIG)
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
 
 
-def parse_config(content: bytes, path: Path) -> dict[str, Any]:
+def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
     r"""The values of a TOML file with this content."""
     try:
         return tomllib.loads(content.decode("utf-8"))

@@ -45,6 +45,15 @@ def size_of(content: Content) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers(content))
 
 
+def read(path: Path, size: int | None = None) -> bytearray:
+    r"""The content of a file that is no link; of one of known size, no more than that."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        content = bytearray(os.fstat(file.fileno()).st_size if size is None else size)
+        del content[file.readinto(content) :]
+    return content
+
+
 def create(path: Path, content: Iterable[Any]) -> int:
     r"""Write a new file with the permissions of the umask; its descriptor, to be flushed."""
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)

@@ -61,7 +61,7 @@ class Files:
     folder: Path
     kind: str
     names: frozenset[str]  # of all files in the manifest
-    content: dict[str, bytes]  # of those that were read
+    content: dict[str, bytearray]  # of those that were read
 
     def path(self, name: str) -> Path:
         return self.folder / name
@@ -179,7 +179,7 @@ def _settle(folder: Path, manifest: Manifest, own: bool = False) -> None:
         # a later writer checks that it is not another file that the user has put there since
         with suppress(OSError):
             path = folder / name
-            if own or _record([_read_file(path, entry.bytes)]) == entry:
+            if own or _record([disk.read(path)]) == entry:
                 disk.remove(path)
     disk.remove_pending(folder)
 
@@ -210,7 +210,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     r"""The manifest of a folder, or None if there is none; a damaged one is refused."""
     path = folder / MANIFEST
     try:
-        content = _read_file(path, MAX_BYTES)
+        content = disk.read(path, min(os.lstat(path).st_size, MAX_BYTES + 1))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -294,19 +294,12 @@ def _at(folder: Path, manifest: Manifest, name: str, use: Callable[[Path], R]) -
         raise damaged(path, f"cannot be read ({error.strerror or error})") from error
 
 
-def _read_checked(folder: Path, manifest: Manifest, name: str) -> bytes:
+def _read_checked(folder: Path, manifest: Manifest, name: str) -> bytearray:
     entry = manifest.files[name]
-    content = _at(folder, manifest, name, lambda path: _read_file(path, entry.bytes))
-    if len(content) != entry.bytes or hashlib.sha256(content).hexdigest() != entry.sha256:
+    content = _at(folder, manifest, name, lambda path: disk.read(path, entry.bytes))
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise damaged(folder / name, f"has another content than {MANIFEST} says")
     return content
-
-
-def _read_file(path: Path, size: int) -> bytes:
-    r"""The bytes of a file that is no link, and one more if there are more than its size."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        return file.read(size + 1)
 
 
 def _record(content: Content) -> FileRecord:

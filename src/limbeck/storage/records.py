@@ -23,7 +23,7 @@ def encode(value: object) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def decode(content: bytes, path: Path) -> Any:
+def decode(content: bytes | bytearray, path: Path) -> Any:
     r"""The value of a JSON file; its path is for errors."""
     if len(content) > MAX_BYTES:
         raise damaged(path, f"has {len(content):,} bytes, more than limbeck writes")
@@ -43,7 +43,7 @@ def check(hint: Any, value: Any, path: Path, field: str = "") -> Any:
             raise damaged(path, f"lacks a field, or has an unknown one: {', '.join(other[:5])}")
         return {name: check(hint[name], value[name], path, inside + name) for name in hint}
     if dataclasses.is_dataclass(hint):
-        return hint(**check(fields_of(hint), value, path, field))  # type: ignore[operator]
+        return hint(**check(fields_of(hint), value, path, field))  # type: ignore[operator,arg-type]
     if hint is Any or (value is None and type(None) in parts):
         return value
     if origin in (Union, types.UnionType):
