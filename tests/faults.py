@@ -217,7 +217,7 @@ def killed(name: str, writer: Writer, place: Path, draw: random.Random) -> None:
 
 
 def main() -> None:
-    from tests.storage.writers import WRITERS
+    from tests.storage.writers import CHECKED, WRITERS
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--damages", type=int, default=1000)
@@ -228,10 +228,11 @@ def main() -> None:
         root = Path(name)
         for title, writer in WRITERS.items():
             counts = [crash_points(writer, root / f"{title}-{b}", b) for b in (False, True)]
-            share = -(-options.damages // len(WRITERS))
-            refused = damages(writer, root / f"{title}-damaged", share)
-            print(f"{title}: {counts[0]} and {counts[1]} operations, each failed and died at;")
-            print(f"  of {share} damaged folders {refused} refused, and the others loaded equal")
+            print(f"{title}: {counts[0]} and {counts[1]} operations, each failed and died at")
+        share = -(-options.damages // len(CHECKED))
+        for title in CHECKED:
+            refused = damages(WRITERS[title], root / f"{title}-damaged", share)
+            print(f"{title}: damaged {share} times, refused {refused} times, else equal")
         for number in range(options.kills):
             title = draw.choice(list(WRITERS))
             killed(title, WRITERS[title], root / f"killed-{number}", draw)

@@ -69,7 +69,7 @@ def test_it_is_what_the_library_does(limbeck, here):
 def test_a_table_of_numbers_is_an_array_for_a_net(limbeck, here):
     found = limbeck("compress", "models:net", "train.csv", "--drop", "y", *QUICK)
     assert found.code == 0, found.err
-    assert lb.load("limbeck-compress").kind.shape == (3,)
+    assert lb.load("limbeck-compress").row_format.shape == (3,)
 
 
 def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, here):

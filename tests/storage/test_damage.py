@@ -10,9 +10,7 @@ import limbeck as lb
 from limbeck.storage import files, folders
 from tests.faults import damages
 from tests.refusals import refused
-from tests.storage.writers import WRITERS, content, plain
-
-CHECKED = [name for name in WRITERS if name not in ("rbm", "fidelity")]  # files for others to read
+from tests.storage.writers import CHECKED, WRITERS, content, plain
 
 
 @pytest.mark.parametrize("name", CHECKED)

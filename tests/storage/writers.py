@@ -181,3 +181,5 @@ WRITERS = {
     "rbm": Writer(save_rbm, load_rbm),
     "fidelity": Writer(save_fidelity, load_fidelity),
 }
+
+CHECKED = [name for name in WRITERS if name not in ("rbm", "fidelity")]  # which have a digest

@@ -59,7 +59,6 @@ class Files:
     r"""Files of a folder, all of the same commit."""
 
     folder: Path
-    kind: str
     names: frozenset[str]  # of all files in the manifest
     content: dict[str, bytearray]  # of those that were read
 
@@ -264,7 +263,7 @@ def read(
                         what = f"has {size:,} bytes; expected {entry.bytes:,}"
                         raise damaged(folder / name, what)
             content = {n: _read_checked(folder, manifest, n) for n in manifest.files if n in names}
-            return Files(folder, kind, frozenset(manifest.files), content)
+            return Files(folder, frozenset(manifest.files), content)
         except CheckpointError:
             again = read_manifest(folder)
             if attempt == 4 or again is None or again.token == manifest.token:

@@ -347,7 +347,7 @@ class Segments:
             unpaired = path.name.endswith(VALUES) and not keys.exists()
             with contextlib.suppress(OSError):
                 old = time.time() - path.stat().st_mtime > ABANDONED
-                if old and (disk.is_own(path.name) or unpaired):
+                if old and (path.suffix == ".tmp" or unpaired):
                     disk.remove(path)
 
 
