@@ -47,7 +47,7 @@ from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.models import Preprocessed
 
 OPTIONS = {
-    "inputs": "munge", "size": 20_000, "steps": STEPS, "lr": RATE, "held_out": 0.0,
+    "inputs": "munge", "pool": 20_000, "steps": STEPS, "lr": RATE, "held_out_fraction": 0.0,
     "engine": "compiled", "device": "cpu", "progress": False,
 }  # fmt: skip
 STUDENTS = {"net": HIDDEN, "tree": "tree", "small boosted forest": "boosted"}

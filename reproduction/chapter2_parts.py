@@ -189,7 +189,7 @@ class Parts:
         r"""Whether what others need of a net is there: the direct ones are compared with."""
         return cell.generator != "labels" or self._file(cell, seed).exists()
 
-    def to_record(self, found: dict[str, Any]) -> dict[str, Any]:
+    def described(self, found: dict[str, Any]) -> dict[str, Any]:
         r"""Teacher and NADEs as results hold them, beside those that the results have."""
         teachers = {each["digest"]: each for each in found["teachers"]}
         if "teacher" in self.__dict__:

@@ -133,7 +133,8 @@ def text_bag(
     if online:
         result: Any = condense(
             squares(draws, batch), predict, Noise((2,), scale=scale), components=components,
-            loss=LOSSES[loss](), preset="thesis", steps=steps, batch_size=batch, share=share,
+            loss=LOSSES[loss](), preset="thesis", steps=steps, batch_size=batch,
+            draws_per_input=share,
             seed=seed, device="cpu", progress=False,
         )  # fmt: skip
         return result.student, result.seconds

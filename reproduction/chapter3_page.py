@@ -69,8 +69,8 @@ What is left between online and batch is the noise of single draws. *Independent
 {chains:,} chains, one of every {thin} sweeps each, so that they hardly depend on one another: the
 text's thinning and parallel chains, taken far, with {chains:,} draws in memory. *Shared draws* are
 those of the first online students, {batch} in memory, but each input is predicted by all draws of
-its minibatch and not by one of them (`share={batch}`), which has the same mean. The schedule is the
-text's in both.
+its minibatch and not by one of them (`draws_per_input={batch}`), which has the same
+mean. The schedule is the text's in both.
 
 *limbeck* is a weighted bag by Adam on cross entropy + 0.1 derivative square error; a fifth of its
 inputs is of N(0, I), where the surface is steep, the others of N(0, 10·I).

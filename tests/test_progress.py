@@ -56,7 +56,7 @@ def test_no_bar_where_none_is_wanted(look):
 def refitted(**options):
     rows, labels = X.numpy(), (X[:, 0] > 0).long().numpy()
     teacher = LogisticRegression().fit(rows, labels)
-    few = dict(steps=5, size=50, device="cpu")
+    few = dict(steps=5, pool=50, device="cpu")
     lb.compress(teacher, rows, (4,), labels=labels, teacher_folds=2, **few, **options)
 
 

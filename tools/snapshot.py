@@ -284,7 +284,7 @@ def tables() -> Any:
         return np.stack([1 - p, p], 1)
 
     small = lb.compress(
-        teacher, data, student=(8,), steps=30, size=300, progress=False, engine="eager"
+        teacher, data, student=(8,), steps=30, pool=300, progress=False, engine="eager"
     )
     return [small.predict_proba(data[:20]), lb.Table(data).encode(data[:5])]
 
@@ -297,7 +297,7 @@ def fidelity() -> Any:
     y = (x[:, 0] + x[:, 1] > 0).astype(int)
     forest = RandomForestClassifier(10, random_state=0).fit(x[:100], y[:100])
     small = lb.compress(
-        forest, x[:100], student=(8,), inputs="munge", steps=60, size=400, progress=False,
+        forest, x[:100], student=(8,), inputs="munge", steps=60, pool=400, progress=False,
         engine="eager",
     )  # fmt: skip
     report = small.report(x[100:], y[100:])

@@ -1,4 +1,4 @@
-r"""Progress bars on a terminal; nothing anywhere else."""
+r"""Progress: bars on a terminal, and single lines anywhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
         yield from blocks
         return
     yield from bars.track(blocks, label, console=Console(stderr=True), transient=True)
+
+
+def announce(text: str, progress: bool) -> None:
+    r"""A line about work that may take a while, on standard error, if `progress` is set."""
+    if progress and sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _shown(progress: bool) -> bool:

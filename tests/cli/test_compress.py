@@ -35,7 +35,7 @@ def test_a_table_a_function_and_a_test_file(limbeck, here):
 
 def test_without_a_test_file_some_rows_are_set_aside(limbeck, here):
     words = ("compress", "models:teacher", "train.csv", "--drop", "y", *QUICK)
-    assert limbeck(*words, "--test-share", "0.25").code == 0
+    assert limbeck(*words, "--test-fraction", "0.25").code == 0
     assert content("limbeck-compress")["fidelity"]["rows"] == 20
 
 
@@ -72,12 +72,17 @@ def test_a_table_of_numbers_is_an_array_for_a_net(limbeck, here):
     assert lb.load("limbeck-compress").row_format.shape == (3,)
 
 
-def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, here):
+def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, refused, here):
     pytest.importorskip("onnxruntime")
-    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "models:small")
+    Path("own.py").write_text("from torch import nn\n\nsmall = nn.Sequential(nn.Linear(3, 2))\n")
+    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "own:small")
     found = limbeck(*words, *QUICK[:2], *QUICK[4:], "--export", "one.onnx")
     assert found.code == 0, found.err
-    assert limbeck("export", "limbeck-compress", "two.onnx").code == 0
+    line = refused("export", "limbeck-compress", "two.onnx")
+    assert line.startswith("--student: expected module:name")
+    assert "(then 'own:small')" in line
+    again = limbeck("export", "limbeck-compress", "two.onnx", "--student", "own:small")
+    assert again.code == 0, again.err
     assert Path("one.onnx").stat().st_size == Path("two.onnx").stat().st_size
 
 
@@ -97,7 +102,7 @@ def test_parquet_is_read(limbeck, here):
 
 def test_inputs_that_are_chosen_are_named(limbeck, here):
     np.save("many.npy", np.random.default_rng(1).normal(size=(300, 3)))
-    words = ("compress", "models:teacher", "many.npy", "--size", "300", "--steps", "30")
+    words = ("compress", "models:teacher", "many.npy", "--pool", "300", "--steps", "30")
     found = limbeck(*words, "--student", "8", "--no-timing", "--no-verdicts")
     assert found.code == 0, found.err
     tried = content("limbeck-compress")["tried"]
@@ -226,6 +231,6 @@ def test_bad_options_are_refused_before_anything_runs(refused, here):
     assert "hidden sizes such as 50,30" in refused(*words, "--student", "8,x")
     assert "such as agreement=0.98" in refused(*words, "--require", "agreement=much")
     assert "--rows" in refused(*words, "--rows", "list")
-    assert "would be set aside" in refused(*words, "--test-share", "1")
+    assert "would be set aside" in refused(*words, "--test-fraction", "1")
     assert "device" in refused(*words, "--device", "moon")
     assert not Path("limbeck-compress").exists()

@@ -23,7 +23,7 @@ VALUES = st.one_of(
 
 RUNS = {
     "compress": ("models:teacher", "train.csv", "--drop", "y", "--student", "8", "--inputs",
-                 "munge", "--size", "100", "--steps", "40", "--no-timing", "--no-verdicts"),
+                 "munge", "--pool", "100", "--steps", "40", "--no-timing", "--no-verdicts"),
     "condense": ("draws.npz", "--predict", "models:predict", "--inputs", "x.npy", "--components",
                  "3", "--steps", "40", "--no-verdicts"),
     "normalize": ("rbm.npz", "--hidden", "4", "--steps", "40", "--chains", "50", "--burn-in",

@@ -68,16 +68,16 @@ def test_a_ready_made_bag_is_exported_as_it_is(limbeck, here):
     assert "logistic" in limbeck("info", "alone").out
 
 
-def test_a_bag_of_ones_own_function_finds_it_or_says_what_it_needs(limbeck, refused, here):
+def test_a_bag_of_ones_own_function_says_what_it_needs(limbeck, refused, here):
     out = condensed(limbeck, "models:predict", "out")
-    first = exported(limbeck, out)
+    first = exported(limbeck, out, "--predict", "models:predict")
     lb.load(out, predict=sys.modules["models"].predict).save("alone")
     assert "a function of your own" in limbeck("info", "alone").out
     Path("models.py").rename("moved.py")
     del sys.modules["models"]
     line = refused("export", out, "bag.pt2")
-    assert "there is no 'models'" in line
-    assert line.endswith("expected --predict module:name")
+    assert line.startswith("--predict: expected module:name")
+    assert "(then 'models:predict')" in line
     torch.testing.assert_close(exported(limbeck, out, "--predict", "moved:predict"), first)
     line = refused("export", out, "bag.pt2", "--predict", "linear")
     assert re.match("--predict: expected .*, got a function that fails at the saved draws", line)

@@ -11,7 +11,7 @@ from limbeck.compression.generators import GENERATORS
 from tests.refusals import refused
 
 QUIET = {"progress": False, "device": "cpu", "engine": "eager"}
-QUICK = QUIET | {"steps": 3, "size": 100, "inputs": "munge"}
+QUICK = QUIET | {"steps": 3, "pool": 100, "inputs": "munge"}
 
 
 @pytest.mark.parametrize("inputs", ["auto", *GENERATORS])
@@ -39,8 +39,8 @@ def test_a_batch_is_as_large_as_there_are_rows_unless_it_is_given():
 
 
 def test_many_rows_are_asked_about_as_they_are_unless_inputs_are_named(monkeypatch):
-    monkeypatch.setattr("limbeck.compression.compress.MIN_SIZE", 50)
-    monkeypatch.setattr("limbeck.compression.compress.MAX_SIZE", 80)
+    monkeypatch.setattr("limbeck.compression.compress.MIN_POOL", 50)
+    monkeypatch.setattr("limbeck.compression.compress.MAX_POOL", 80)
     monkeypatch.setattr("limbeck.compression.generators.MUNGED", 30)
     X, asked = np.random.default_rng(0).normal(size=(300, 3)), []
 
@@ -48,7 +48,7 @@ def test_many_rows_are_asked_about_as_they_are_unless_inputs_are_named(monkeypat
         asked.append(len(rows))
         return np.stack([np.full(len(rows), 0.3), np.full(len(rows), 0.7)], 1)
 
-    ask = QUIET | {"steps": 3, "held_out": 0.2}
+    ask = QUIET | {"steps": 3, "held_out_fraction": 0.2}
     auto = compress(teacher, X, (4,), **ask)
     assert (auto.inputs, auto.tried) == ("data", [])
     asked.clear()

@@ -17,7 +17,7 @@ from limbeck.teachers.query import TeacherError
 from tests.refusals import refused
 
 QUICK = {
-    "progress": False, "device": "cpu", "engine": "eager", "steps": 100, "size": 400,
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 100, "pool": 400,
     "inputs": "munge", "lr": 0.02,
 }  # fmt: skip
 X, Y = make_classification(120, 6, random_state=0)
@@ -260,7 +260,7 @@ def test_later_answers_of_another_shape_or_type(change):
         p /= p.sum(1, keepdims=True)
         return p if len(calls) <= 2 else change(p)
 
-    options = QUICK | {"inputs": "data", "size": 300, "steps": 5}
+    options = QUICK | {"inputs": "data", "pool": 300, "steps": 5}
     with refused("teacher"):
         compress(teacher, rows, (8,), teacher_batch=50, **options)
     assert len(calls) == 3
@@ -288,7 +288,7 @@ def test_a_teacher_that_raises_in_the_middle(forest, tmp_path):
     again = Changing(forest, fail, 10**6)
     made = compress(again, X, (8,), **kept, **QUICK)
     looked_at = 16  # rows at which a function's outputs are looked at first
-    generated = QUICK["size"] - len(X)  # it failed among these, after the rows themselves
+    generated = QUICK["pool"] - len(X)  # it failed among these, after the rows themselves
     assert again.seen == generated - answered + looked_at
     assert agreement(made, forest, X) > 0.9
 

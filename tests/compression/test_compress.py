@@ -1,5 +1,6 @@
 r"""compress, end to end: what comes out, and what is refused."""
 
+import copy
 import json
 
 import numpy as np
@@ -19,7 +20,7 @@ from limbeck.compression.students import predictions
 from tests.refusals import refused
 
 QUIET = {"progress": False, "device": "cpu", "engine": "eager"}
-QUICK = QUIET | {"steps": 400, "size": 1500, "inputs": "munge"}
+QUICK = QUIET | {"steps": 400, "pool": 1500, "inputs": "munge"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,42 @@ def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cance
     assert 0.9 < report.retention <= 1.1
     assert "keeps" in str(report)
     assert json.loads(json.dumps(report.to_dict()))
+
+
+@pytest.mark.parametrize("inputs", ["munge", "auto"])
+def test_a_module_is_trained_in_place(cancer, inputs):
+    forest, X, y, X_test, _ = cancer
+    own = nn.Sequential(nn.BatchNorm1d(X.shape[1]), nn.Linear(X.shape[1], 2))
+    before = copy.deepcopy(own)
+    result = compress(forest, X, own, **QUICK | {"inputs": inputs, "lr": 0.02})
+    assert result.student is own
+    assert (result.predict(X_test) == forest.predict(X_test)).mean() > 0.85
+    assert not torch.equal(own[1].weight, before[1].weight)
+    # the same student on labels starts from the module as it was, and leaves it alone
+    trained = copy.deepcopy(own.state_dict())
+    result.report(X_test, labels=y, time=False)
+    assert all(torch.equal(own.state_dict()[name], value) for name, value in trained.items())
+
+
+def test_a_student_that_is_its_own_teacher_is_refused():
+    teacher, X = nn.Linear(3, 2), np.random.default_rng(0).normal(size=(60, 3)).astype("f")
+    for given in (teacher, [teacher, nn.Linear(3, 2)]):
+        with refused("student", "shares parameters with the teacher"):
+            compress(given, X, teacher, task="regression", **QUICK)
+        with refused("student", "shares parameters with the teacher"):
+            compress(given, X, nn.Sequential(teacher), task="regression", **QUICK)
+
+
+def test_the_student_on_labels_is_announced_and_trained_once(cancer, capsys):
+    forest, X, y, X_test, _ = cancer
+    result = compress(forest, X, (4,), **QUICK | {"steps": 20, "progress": True})
+    assert "labels alone" not in capsys.readouterr().err
+    first = result.report(X_test, labels=y, time=False).measures["baseline"]
+    assert capsys.readouterr().err.count("training the same student on the labels alone") == 1
+    assert result.report(X_test, labels=list(y), time=False).measures["baseline"] == first
+    assert "labels alone" not in capsys.readouterr().err
+    result.report(X_test, labels=1 - y, time=False)
+    assert "training the same student" in capsys.readouterr().err
 
 
 def test_it_is_read_back_without_its_teacher(cancer, small, tmp_path):
@@ -163,15 +200,6 @@ def test_trees_are_fitted_saved_and_exported(cancer, student, tmp_path):
     np.testing.assert_allclose(found, result.predict_proba(X_test), atol=1e-5)
 
 
-def test_a_module_of_the_users_own_stays_as_it_was(cancer):
-    torch.manual_seed(0)
-    mine = nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 2))
-    before = [p.detach().clone() for p in mine.parameters()]
-    result = compress(cancer[0], cancer[1], mine, **QUICK)
-    assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), before, strict=True))
-    assert (result.predict(cancer[3]) == cancer[0].predict(cancer[3])).mean() > 0.85
-
-
 def test_a_module_that_gives_probabilities_is_taken_at_its_word(cancer, tmp_path):
     forest, X, _, X_test, _ = cancer
     torch.manual_seed(0)
@@ -216,7 +244,7 @@ def test_a_student_grows_until_it_keeps_enough(cancer):
 
 def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
     heard = []
-    ask = QUICK | {"inputs": "auto", "steps": 20, "size": 800, "every": 10}
+    ask = QUICK | {"inputs": "auto", "steps": 20, "pool": 800, "every": 10}
     compress(cancer[0], cancer[1], (4,), callbacks=lambda entry: heard.append(entry["step"]), **ask)
     assert heard == [10, 20]
 
@@ -225,7 +253,7 @@ def test_callbacks_hear_of_the_student_and_not_of_short_runs(cancer):
 @pytest.mark.parametrize("choice", [{"inputs": "auto"}, {"student": "auto", "keep": 1.0}])
 def test_checkpoints_of_what_is_tried_do_not_meet(cancer, choice, tmp_path):
     forest, X, y, *_ = cancer
-    ask = QUICK | {"student": (6,), "steps": 20, "size": 300, "max_bytes": 4000} | choice
+    ask = QUICK | {"student": (6,), "steps": 20, "pool": 300, "max_bytes": 4000} | choice
     plain, kept = (lb.compress(forest, X, **ask, checkpoint=at) for at in (None, tmp_path / "c"))
     for a, b in zip(plain.student.parameters(), kept.student.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -266,7 +294,7 @@ def test_the_cache_answers_the_second_time(cancer, tmp_path):
         asked.append(len(rows))
         return forest.predict_proba(rows)
 
-    ask = QUICK | {"cache": tmp_path, "cache_key": "forest", "held_out": 0.0}
+    ask = QUICK | {"cache": tmp_path, "cache_key": "forest", "held_out_fraction": 0.0}
     first = compress(teacher, X, (4,), **ask)
     before = sum(asked)
     second = compress(teacher, X, (4,), **ask)
@@ -297,10 +325,10 @@ def test_a_source_of_ones_own(cancer):
     ("ask", "told"),
     [
         ({"inputs": "mungo"}, "did you mean 'munge'"),
-        ({"size": 0}, "size"),
+        ({"pool": 0}, "pool"),
         ({"steps": 0}, "steps"),
         ({"keep": 99}, "keep"),
-        ({"held_out": 1.5}, "held_out"),
+        ({"held_out_fraction": 1.5}, "held_out_fraction"),
         ({"label_weight": 2}, "label_weight"),
         ({"optimiser": "sgd"}, "did you mean 'optimizer'"),
         ({"teacher_folds": 3}, "labels"),

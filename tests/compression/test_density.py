@@ -12,7 +12,7 @@ from limbeck.compression.compress import compress
 from limbeck.compression.generators import fit_flow, fit_mixture
 from tests.refusals import refused
 
-QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 20, "size": 200}
+QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 20, "pool": 200}
 
 
 def bent(n, seed):

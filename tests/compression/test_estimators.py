@@ -355,4 +355,4 @@ def test_from_a_thousand_rows_on_inputs_are_chosen(monkeypatch):
         X = np.random.default_rng(0).normal(size=(n, 2))
         with pytest.raises(KeyboardInterrupt):
             DistilledRegressor(lambda x: x.sum(1)).fit(X)
-        assert (asked["inputs"], asked["size"]) == (inputs, size)
+        assert (asked["inputs"], asked["pool"]) == (inputs, size)

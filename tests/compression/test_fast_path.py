@@ -18,7 +18,7 @@ from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree import TreeArrays, Trees
 
 QUICK = {
-    "progress": False, "device": "cpu", "engine": "eager", "steps": 60, "size": 300,
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 60, "pool": 300,
     "inputs": "munge",
 }  # fmt: skip
 X, Y = make_classification(120, 6, n_informative=4, n_classes=3, random_state=0)

@@ -18,7 +18,7 @@ import torch
 import limbeck as lb
 
 X = torch.randn(300, 4)
-quick = dict(steps=5, size=300, progress=False, engine="eager", device="cpu")
+quick = dict(steps=5, pool=300, progress=False, engine="eager", device="cpu")
 if {function}:
     result = lb.compress(lambda x: x[:, :2], X.numpy(), (4,), task="regression", **quick)
 else:

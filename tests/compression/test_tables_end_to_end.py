@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 pandas = pytest.importorskip("pandas")
 
-QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 600, "size": 1500}
+QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 600, "pool": 1500}
 
 
 def people(n=500, seed=0):
@@ -73,7 +73,9 @@ def test_it_is_read_back_and_exported(result, tmp_path):
     session = onnxruntime.InferenceSession(str(again.export(tmp_path / "student.onnx")))
     from limbeck.export.table_onnx import feeds
 
-    label, probabilities = session.run(["label", "probabilities"], feeds(again.kind.table, frame))
+    label, probabilities = session.run(
+        ["label", "probabilities"], feeds(again.row_format.table, frame)
+    )
     p = student.predict_proba(frame)
     np.testing.assert_allclose(probabilities, p, atol=1e-5)
     clear = np.abs(p[:, 0] - p[:, 1]) > 1e-4  # elsewhere rounding may decide
@@ -133,7 +135,7 @@ def test_rules_have_dates_as_people_write_them(zone, step, shown):
 
 def test_an_estimator_without_a_teacher_takes_dates_and_gaps_of_every_kind():
     frame, label = visits()
-    student = lb.DistilledClassifier(student=(8,), inputs="munge", steps=400, size=1500)
+    student = lb.DistilledClassifier(student=(8,), inputs="munge", steps=400, pool=1500)
     student.fit(frame[:300], label[:300])
     known = frame.since[300:].notna()
     right = student.predict(frame[300:]) == label[300:]

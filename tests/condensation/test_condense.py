@@ -475,7 +475,7 @@ def test_a_student_that_leaves_where_it_makes_sense_is_warned_of():
         ({"student": "net"}, "student: expected .*, got a str"),
         ({"components": 401}, "components: expected at most 400.*, got 401"),
         ({"support": {"w": "positive"}}, "support: expected .*, got a support of 'w'"),
-        ({"share": 0, "online": True}, "share: expected .*, got 0"),
+        ({"draws_per_input": 0, "online": True}, "draws_per_input: expected .*, got 0"),
         ({"predict": lambda w, x: x @ w}, "predict: expected .*, got a Tensor"),
         ({"predict": lambda w, x: Bernoulli(probs=x @ w)}, "probs of a Bernoulli between"),
     ],

@@ -180,7 +180,7 @@ TABLE = lb.Table(frame(), categories=["code", "share", "street"])
 @pytest.mark.parametrize("student", [(4,), "tree", "boosted"], ids=str)
 def test_tables_take_columns_by_name_with_gaps_and_unknown_categories(tmp_path, student):
     result = lb.compress(
-        aged, frame(), student=student, inputs="data", steps=5, size=60, table=TABLE,
+        aged, frame(), student=student, inputs="data", steps=5, pool=60, table=TABLE,
         classes=["old", "young"], task="classification", progress=False, device="cpu",
     )  # fmt: skip
     folder = tmp_path / "s"

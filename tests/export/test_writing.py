@@ -27,7 +27,7 @@ def compressed(task):
 
     names = None if task == "regression" else ["no", "yes"]
     return lb.compress(
-        teacher, X.numpy(), student=(3,), task=task, inputs="data", size=60, classes=names, **QUICK
+        teacher, X.numpy(), student=(3,), task=task, inputs="data", pool=60, classes=names, **QUICK
     )
 
 

@@ -22,6 +22,7 @@ from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import page
 from limbeck.report.condensation import condensed
+from tests.refusals import refused
 
 GENERATOR = torch.Generator().manual_seed(0)
 WIDE = torch.randn(300, 12, generator=GENERATOR)
@@ -109,9 +110,9 @@ def test_a_student_that_is_as_near_at_new_rows_is_not_warned_of():
     assert (found.training.inputs, found.held_out.inputs) == (48, 12)
 
 
-@pytest.mark.parametrize("held_out", [None, 0, 0.0])
-def test_without_held_out_rows_the_result_says_that_it_is_unchecked(held_out):
-    result = small(held_out=held_out)
+@pytest.mark.parametrize("fraction", [0, 0.0])
+def test_without_held_out_rows_the_result_says_that_it_is_unchecked(fraction):
+    result = small(held_out_fraction=fraction)
     assert result.new_inputs.state == "unchecked"
     assert "unchecked at new inputs" in str(result)
     content, _ = condensed(result, x=PLANE)
@@ -150,7 +151,7 @@ def test_a_row_that_most_rows_equal_is_trained_on():
 
 
 def test_the_user_chooses_the_fraction_or_gives_inputs():
-    half = small(held_out=0.5).new_inputs
+    half = small(held_out_fraction=0.5).new_inputs
     assert (half.training.inputs, half.held_out.inputs) == (30, 30)
     others = torch.randn(25, 2, generator=GENERATOR)
     for given in (others, others.double().numpy()):
@@ -162,9 +163,16 @@ def test_the_user_chooses_the_fraction_or_gives_inputs():
     assert overlap.held_out.inputs == 10
     assert "10 more were left out" in overlap.reason
     assert small(held_out=PLANE).new_inputs.state == "unchecked"
-    for wrong in (1.0, -0.1, 1.5, "half", lb.inputs.Noise(2)):
-        with pytest.raises(ArgumentError, match=r"held_out"):
+    for wrong in (1.0, -0.1, 1.5, "half", None):
+        with refused("held_out_fraction", repr(wrong)):
+            small(held_out_fraction=wrong)
+    for wrong in (0.2, "auto", 1):
+        with refused("held_out", repr(wrong), expected="held_out_fraction"):
             small(held_out=wrong)
+    with refused("held_out", "Noise inputs"):
+        small(held_out=lb.inputs.Noise(2))
+    with refused("held_out_fraction", "0.5"):
+        small(held_out=others, held_out_fraction=0.5)
 
 
 def test_rows_that_decide_when_to_stop_are_told():
@@ -361,7 +369,7 @@ def test_the_command_line_holds_rows_out_and_says_so(tmp_path, monkeypatch, caps
     np.save(tmp_path / "x.npy", PLANE.repeat(2, 1).numpy())
     words = ["condense", str(tmp_path / "draws.npy"), "--predict", "logistic", "--inputs",
              str(tmp_path / "x.npy"), "--steps", "20", "--device", "cpu"]  # fmt: skip
-    for name, more in (("held", []), ("all", ["--test-share", "0"])):
+    for name, more in (("held", []), ("all", ["--test-fraction", "0"])):
         monkeypatch.setattr("sys.argv", ["limbeck", *words, "--out", str(tmp_path / name), *more])
         with pytest.raises(SystemExit) as end:
             main()

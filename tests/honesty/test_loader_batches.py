@@ -169,7 +169,7 @@ def test_condense_pools_the_rows_of_a_loader_in_batches_of_its_size():
 def test_compress_takes_a_loader_as_inputs_and_refuses_it_as_rows():
     teacher = lb.MLP(1, 3)
     loader = loader_of(batch_size=8)
-    options = dict(student=(4,), output="logits", steps=6, device="cpu", progress=False)
+    options = dict(student=(4,), teacher_output="logits", steps=6, device="cpu", progress=False)
     result = lb.compress(teacher, X.numpy(), inputs=loader, **options)
     assert result.settings["batch_size"] == 8
     with refused("batch_size", "5"):

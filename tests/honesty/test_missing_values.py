@@ -124,7 +124,7 @@ def test_an_onnx_file_of_a_table_answers_nan_for_that_row_alone(of_tables, tmp_p
 
     session = onnxruntime.InferenceSession(of_tables.export(tmp_path / "s.onnx"))
     df = frame().head(6)
-    given = feeds(of_tables.kind.table, df)
+    given = feeds(of_tables.row_format.table, df)
     expected = of_tables.predict_proba(df)
     label, found = session.run(["label", "probabilities"], given)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -148,7 +148,7 @@ def test_a_program_answers_nan_for_that_row_alone(of_arrays, of_tables, tmp_path
     x[1, 0], x[2, 2] = torch.nan, torch.inf
     assert program(x).isnan().all(1).tolist() == [False, True, True, False]
     program = torch.export.load(of_tables.export(tmp_path / "t.pt2")).module()
-    parts = of_tables.kind.table.encode(frame().head(4))
+    parts = of_tables.row_format.table.encode(frame().head(4))
     expected = of_tables.predict_proba(frame().head(4))
     np.testing.assert_allclose(program(parts).detach(), expected, atol=1e-5)
     parts["x"][1] = torch.nan

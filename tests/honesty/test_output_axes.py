@@ -121,7 +121,7 @@ def test_stored_targets_of_several_positions_are_refused():
 
 
 def test_compress_refuses_a_torch_teacher_of_several_positions():
-    for options in ({"output": "logits"}, {"task": "regression"}, {}):
+    for options in ({"teacher_output": "logits"}, {"task": "regression"}, {}):
         with pytest.raises(lb.LimbeckError, match=r"shape \(\d+, 3, 4\)"):
             lb.compress(net(3, 4), rows().numpy(), student=(4,), progress=False, **options)
 

@@ -16,7 +16,7 @@ import limbeck as lb
 pd = pytest.importorskip("pandas")
 
 N = 300
-QUICK = {"student": (8,), "steps": 20, "size": 500, "progress": False, "device": "cpu"}
+QUICK = {"student": (8,), "steps": 20, "pool": 500, "progress": False, "device": "cpu"}
 START = 1.7e9
 
 
@@ -48,7 +48,7 @@ def rows_of(recorder):
 def test_every_time_stamp_is_asked_about_as_itself(inputs):
     teacher = Recorder(wave)
     X = stamps()
-    lb.compress(teacher, X, inputs=inputs, task="regression", **QUICK | {"size": 700})
+    lb.compress(teacher, X, inputs=inputs, task="regression", **QUICK | {"pool": 700})
     assert {part.dtype for part in teacher.seen} == {np.dtype(np.float64)}
     assert {tuple(row) for row in X.tolist()} <= rows_of(teacher)
     more = {row[0] for row in rows_of(teacher)} - set(X[:, 0].tolist())
@@ -180,7 +180,7 @@ def test_rows_held_out_and_folds_see_rows_as_they_are():
     df = frame()
     teacher = Fussy().fit(df, None)
     lb.compress(
-        teacher, df, labels=of_frame(df), teacher_folds=2, **QUICK | {"steps": 5, "size": 310}
+        teacher, df, labels=of_frame(df), teacher_folds=2, **QUICK | {"steps": 5, "pool": 310}
     )
 
 
@@ -211,7 +211,7 @@ def test_a_module_gets_its_own_precision_of_the_rows(dtype, options):
     if options.pop("derivatives", None):
         options["loss"] = lb.losses.cross_entropy() + 1e-3 * lb.losses.derivative_error()
     module = Module(dtype)
-    lb.compress(module, X.numpy(), inputs="munge", output="logits", **QUICK | options)
+    lb.compress(module, X.numpy(), inputs="munge", teacher_output="logits", **QUICK | options)
     assert {x.dtype for x in module.seen} == {dtype}
     seen = {tuple(row) for x in module.seen for row in x.reshape(-1, 3).tolist()}
     assert len({tuple(row) for row in X.to(dtype).tolist()} - seen) < 10  # most have come by
@@ -260,7 +260,7 @@ def test_the_command_line_passes_rows_on_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     command = ["compress", "stamp_teacher:teacher", "rows.csv", "--task", "regression", "--student"]
-    command += ["8", "--steps", "20", "--inputs", "munge", "--size", "500", "--no-timing"]
+    command += ["8", "--steps", "20", "--inputs", "munge", "--pool", "500", "--no-timing"]
     done = CliRunner().invoke(
         app, [*command, "--rows", "array", "--device", "cpu", "--no-verdicts"]
     )

@@ -94,7 +94,7 @@ def stepping(x):
 
 CALLS = {
     "condense": (posterior, ["components", "burn_in", "thin", "steps", "batch_size", "seed"]),
-    "compress": (smaller, ["size", "steps", "batch_size", "seed", "teacher_batch", "retries"]),
+    "compress": (smaller, ["pool", "steps", "batch_size", "seed", "teacher_batch", "retries"]),
     "normalize": (normalized, ["steps", "chains", "burn_in", "sweeps", "batch_size", "seed"]),
     "log_partition": (estimated, ["samples", "burn_in", "chains", "thin", "seed"]),
     "train_bootstrap": (bootstrapped, ["members", "epochs", "batch_size", "seed"]),
@@ -129,7 +129,7 @@ def test_no_number_of_the_user_is_rounded(call, name, value):
 @pytest.mark.parametrize("name", ["condense", "compress", "normalize", "train_bootstrap"])
 def test_a_whole_number_in_a_tensor_is_taken_throughout(name):
     call, names = CALLS[name]
-    given = {each: torch.tensor(3) for each in names if each not in ("size", "chains", "thin")}
+    given = {each: torch.tensor(3) for each in names if each not in ("pool", "chains", "thin")}
     call(**given)
 
 

@@ -106,9 +106,9 @@ def test_settled_chains_find_both_modes_but_stay_where_the_proposal_does_not_rea
         densities = Densities(rbm, q)
         _, logs = densities.drawn(500, "proposal")
         zeros = Chains.at(densities, torch.zeros(400, MODES).double(), generator())
-        zeros.settle(logs.ratio)
+        zeros.leave_start(logs.ratio)
         away = Chains.at(densities, torch.ones(400, MODES).double(), generator())
-        away.settle(logs.ratio)
+        away.leave_start(logs.ratio)
         share = [float((walk.x.mean(1) > 0.5).double().mean()) for walk in (zeros, away)]
         assert share == pytest.approx([ones, ones] if ones else [0, 1], abs=0.1)
 

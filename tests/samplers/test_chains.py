@@ -218,7 +218,7 @@ def test_an_interrupted_distillation_ends_bit_for_bit_where_another_ends(scheme,
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"count": 11}, "chains was 12 and is 11"),
+        ({"chains": 11}, "chains was 12 and is 11"),
         ({"scheme": "block"}, "scheme was 'all' and is 'block'"),
         ({"sweeps": 2}, "sweeps was 1 and is 2"),
         ({"burn_in": 1}, "burn_in was 5 and is 1"),
@@ -227,7 +227,7 @@ def test_an_interrupted_distillation_ends_bit_for_bit_where_another_ends(scheme,
 def test_a_state_of_other_chains_is_refused(changed, message):
     state = placed().state_dict()
     with pytest.raises(CheckpointError, match=message):
-        Chains(rbm(), **{"count": 12, "burn_in": 5} | changed).load_state_dict(state)
+        Chains(rbm(), **{"chains": 12, "burn_in": 5} | changed).load_state_dict(state)
 
 
 def test_chains_that_do_not_restart_go_on_where_they_stand():

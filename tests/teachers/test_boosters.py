@@ -167,7 +167,7 @@ def test_unknown_objectives_ask_for_the_task(xgboost, lightgbm, catboost) -> Non
     with refused("task", "'auto', for a model of the objective 'cus"):
         as_row_teacher(own, X)
     agrees(as_row_teacher(own, X, task="regression"), own.predict(X), "regression")
-    logits = as_row_teacher(own, X, task="classification", output="logits")
+    logits = as_row_teacher(own, X, task="classification", teacher_output="logits")
     agrees(logits, 1 / (1 + np.exp(-own.predict(X))))
     hinge = xgb(xgboost, "binary:hinge", TWO)
     with refused("task", "'binary:hinge'"):

@@ -18,8 +18,8 @@ from tests.refusals import refused
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {
-    "progress": False, "device": "cpu", "engine": "eager", "steps": 30, "size": 80,
-    "output": "logits", "seed": 3,
+    "progress": False, "device": "cpu", "engine": "eager", "steps": 30, "pool": 80,
+    "teacher_output": "logits", "seed": 3,
 }  # fmt: skip
 MATCHED = lb.losses.cross_entropy() + 0.1 * lb.losses.derivative_error(domain="log")
 
@@ -48,7 +48,7 @@ def softmax(scores):
 
 def test_of_log_probabilities_and_of_probabilities():
     net = Counted()
-    predictor = as_row_teacher(net, X, output="logits")
+    predictor = as_row_teacher(net, X, teacher_output="logits")
     weight = net.map.weight.detach().double().numpy()
     p = predictor(X)
     logs = weight - (p @ weight)[:, None, :]  # ∂ log p_k = w_k − Σ p w
@@ -63,7 +63,7 @@ def test_of_values_and_of_labels():
     weight = net.map.weight.detach().double().numpy()
     values = Derivatives(as_row_teacher(net, X, task="regression"), "plain", 4)(X)
     np.testing.assert_allclose(values.reshape(40, 2, 4), np.tile(weight, (40, 1, 1)), atol=1e-6)
-    labels = as_row_teacher(net, X, task="multilabel", output="logits")
+    labels = as_row_teacher(net, X, task="multilabel", teacher_output="logits")
     p = labels(X)
     found = Derivatives(labels, "plain", 4)(X).reshape(40, 2, 4)
     np.testing.assert_allclose(found, (p * (1 - p))[:, :, None] * weight, atol=1e-5)
@@ -71,7 +71,7 @@ def test_of_values_and_of_labels():
 
 def test_they_are_kept_beside_the_answers_by_domain(tmp_path):
     net = Counted()
-    predictor = as_row_teacher(net, X, output="logits")
+    predictor = as_row_teacher(net, X, teacher_output="logits")
     values = label_rows(predictor, X, cache=tmp_path, progress=False)
     for domain in ("log", "plain"):
         asked = Derivatives(predictor, domain, 4)
@@ -97,7 +97,7 @@ def test_they_are_kept_beside_the_answers_by_domain(tmp_path):
         (MATCHED, {}),
         (lb.losses.derivative_error(domain="log", projections=2), {}),
         (lb.losses.square_error() + lb.losses.derivative_error(domain="plain"),
-         {"task": "regression", "output": "values"}),
+         {"task": "regression", "teacher_output": "values"}),
     ],
     ids=["log", "projections", "values"],
 )  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_source_of_the_users_own_is_asked_by_the_loop(tmp_path):
 
 def test_too_many_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(derivatives, "MOST", 8 * 12 * 50)
-    with refused("size", "80 inputs"):
+    with refused("pool", "80 inputs"):
         compress(Counted(), X, (6,), inputs="munge", loss=MATCHED, cache=tmp_path, **QUICK)
 
 
@@ -146,7 +146,7 @@ def test_modules_without_derivatives_are_refused(tmp_path):
 
 def test_estimators_are_refused_by_name():
     teacher = LogisticRegression().fit(X, X[:, 0] > 0)
-    options = {name: value for name, value in QUICK.items() if name != "output"}
+    options = {name: value for name, value in QUICK.items() if name != "teacher_output"}
     with pytest.raises(lb.NotDifferentiableError, match=r"the teacher \(LogisticRegression\) has"):
         compress(teacher, X, (6,), inputs="data", loss=MATCHED, **options)
 

@@ -54,7 +54,7 @@ def test_one_probability_is_that_of_class_1() -> None:
     p = logistic(X[:, 0])
     np.testing.assert_allclose(teacher(X), np.stack([1 - p, p], 1))
     np.testing.assert_array_equal(teacher.predict(X), (X[:, 0] > 0).astype(int))
-    margins = as_row_teacher(lambda x: x[:, 0], X, output="logits")
+    margins = as_row_teacher(lambda x: x[:, 0], X, teacher_output="logits")
     np.testing.assert_allclose(margins(X), teacher(X))
 
 
@@ -138,7 +138,7 @@ def test_answers_that_turn_wrong_are_refused(later, says) -> None:
 
 def test_rounded_probabilities_pass_and_stay_inside() -> None:
     teacher = as_row_teacher(
-        lambda x: np.tile([1.0002, -0.0002], (len(x), 1)), X, output="probabilities"
+        lambda x: np.tile([1.0002, -0.0002], (len(x), 1)), X, teacher_output="probabilities"
     )
     assert teacher(X[:2]).tolist() == [[1, 0], [1, 0]]
 

@@ -104,7 +104,7 @@ def test_modules_alone_are_one_module_that_can_be_differentiated() -> None:
     np.testing.assert_allclose(teacher(X), np.average(parts, 0, [1, 2, 3]), rtol=1e-5)
     assert as_row_teacher(nn.ModuleList(nets), X).module is not None
     plain = [nn.Linear(3, 3), nn.Linear(3, 3)]
-    assert as_row_teacher(plain, X, output="logits", classes=list("abc")).module is not None
+    assert as_row_teacher(plain, X, teacher_output="logits", classes=list("abc")).module is not None
     values = [net(3, 2, seed=s, output_form="values") for s in range(2)]
     assert as_row_teacher(values, X).module_form == "values"
 
@@ -148,12 +148,12 @@ def test_a_stack_on_modules_is_told_their_form() -> None:
     members = [nn.Linear(3, 3), forest()]
     Z = np.hstack(
         [
-            as_row_teacher(m, X, output=o)(X)
+            as_row_teacher(m, X, teacher_output=o)(X)
             for m, o in zip(members, ("logits", "auto"), strict=True)
         ]
     )
     final = LogisticRegression().fit(Z, KINDS)
-    teacher = as_row_teacher(members, X, stack=final, output="logits")
+    teacher = as_row_teacher(members, X, stack=final, teacher_output="logits")
     np.testing.assert_allclose(teacher(X), final.predict_proba(Z), rtol=1e-5)  # a float32 layer
 
 

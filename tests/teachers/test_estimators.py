@@ -133,11 +133,13 @@ def test_what_the_user_says_must_agree_with_the_estimator() -> None:
             ArgumentError, match=f"task: expected .*, got '{task}' for RandomForestClassifier"
         ):
             as_row_teacher(forest(), X, task=task)
-    with refused("output", "'logits' for RandomForestClassifier"):
-        as_row_teacher(forest(), X, output="logits")
+    with refused("teacher_output", "'logits' for RandomForestClassifier"):
+        as_row_teacher(forest(), X, teacher_output="logits")
     with refused("task", "'classification' for LinearRegression"):
         as_row_teacher(LinearRegression().fit(X, X[:, 0]), X, task="classification")
-    assert as_row_teacher(forest(), task="classification", output="probabilities").outputs == 3
+    assert (
+        as_row_teacher(forest(), task="classification", teacher_output="probabilities").outputs == 3
+    )
 
 
 class Shares(ClassifierMixin, BaseEstimator):

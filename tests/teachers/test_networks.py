@@ -41,7 +41,7 @@ def expected(module: nn.Module) -> Tensor:
         (net(3, 5, 4), {}, "logits"),
         (net(3, 5, 4, output="softmax"), {}, "probabilities"),
         (net(3, 5, 4, output="log_softmax"), {}, "log_probabilities"),
-        (plain(4), {"output": "logits"}, "logits"),
+        (plain(4), {"teacher_output": "logits"}, "logits"),
         (plain(4), {"task": "classification"}, "logits"),
         (plain(4, 0, nn.Softmax(1)), {}, "probabilities"),
         (plain(4, 0, nn.LogSoftmax(1)), {}, "log_probabilities"),
@@ -74,11 +74,11 @@ def test_ensembles_values_labels_and_single_outputs() -> None:
 
 
 def test_what_cannot_be_told_is_asked() -> None:
-    with refused("task", expected='output="logits"'):
+    with refused("task", expected='teacher_output="logits"'):
         as_row_teacher(plain(4), X)
-    with refused("output", expected='"probabilities"'):
+    with refused("teacher_output", expected='"probabilities"'):
         as_row_teacher(plain(1, 0, nn.Sigmoid()), X, task="classification")
-    with refused("output", "'values' with task='classification'"):
+    with refused("teacher_output", "'values' with task='classification'"):
         as_row_teacher(net(3, 2, output_form="values"), X, task="classification")
     with refused("X", "None"):
         as_row_teacher(net(3, 2))
@@ -100,7 +100,7 @@ def test_it_is_evaluated_in_evaluation_mode_and_left_in_its_own() -> None:
     module[1].eval()
     modes = [part.training for part in module.modules()]
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    predictor = as_row_teacher(module, X, output="logits")
+    predictor = as_row_teacher(module, X, teacher_output="logits")
     np.testing.assert_array_equal(predictor(X), predictor(X))
     assert [part.training for part in module.modules()] == modes == [True, True, False, True, True]
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)

@@ -74,9 +74,9 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def test_a_student_of_our_own(tmp_path) -> None:
     student = MLP(3, 4, 5, generator=torch.Generator().manual_seed(0))
     path = to_onnx(student, tmp_path / "student.onnx", {"": [3]})
-    with refused("task", expected='output="logits"'):
+    with refused("task", expected='teacher_output="logits"'):
         as_row_teacher(path, X)
-    teacher = as_row_teacher(str(path), X, output="logits")
+    teacher = as_row_teacher(str(path), X, teacher_output="logits")
     np.testing.assert_allclose(teacher(X), as_row_teacher(student, X)(X), atol=1e-6)
     assert (teacher.name, teacher.task, teacher.outputs) == ("student.onnx", "classification", 5)
     assert (teacher.module, teacher.bytes()) == (None, path.stat().st_size)
@@ -105,7 +105,7 @@ def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
 
 def test_what_is_said_must_agree_with_labels_and_probabilities(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", [0, 1, 2])
-    for said in ({"task": "regression"}, {"task": "multilabel"}, {"output": "logits"}):
+    for said in ({"task": "regression"}, {"task": "multilabel"}, {"teacher_output": "logits"}):
         with refused("task", expected="'classification' with probabilities"):
             as_row_teacher(path, X, **said)
 

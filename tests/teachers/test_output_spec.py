@@ -55,10 +55,10 @@ def test_what_outputs_are_taken_for(raw, spec, network, reading) -> None:
     [
         (ONE, "auto", False, 'task: .*task="regression", or task="classification"'),
         (ONE, "auto", True, 'task: .*task="regression", or task="classification"'),
-        (ONE, "classification", True, 'output: .*output="logits", "probabilities"'),
-        (WIDE, "auto", True, 'task: .*"regression", or output="logits"'),
+        (ONE, "classification", True, 'teacher_output: .*teacher_output="logits", "probabilities"'),
+        (WIDE, "auto", True, 'task: .*"regression", or teacher_output="logits"'),
         (WIDE, "classification", False, "output: "),
-        (SHARES, "auto", False, 'task: .*"multilabel", or output="logits"'),
+        (SHARES, "auto", False, 'task: .*"multilabel", or teacher_output="logits"'),
         (SHARES, "classification", True, "output: "),
         (SCORES, "auto", True, "task: .*between -1 and 2"),
         (SCORES, "multilabel", False, "output: "),
@@ -139,7 +139,7 @@ def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
 def test_what_is_said_must_exist_and_not_contradict_itself() -> None:
     with refused("task", expected="did you mean 'regression'"):
         OutputSpec("regresion").checked()
-    with refused("output", "'log_density'"):
+    with refused("teacher_output", "'log_density'"):
         OutputSpec(output="log_density").checked()
     for task, output in [("regression", "logits"), ("classification", "values")]:
         with pytest.raises(

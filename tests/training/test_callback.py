@@ -95,7 +95,7 @@ def test_every_verb_passes_them_on():
     told = [Told() for _ in range(5)]
     teacher = lambda rows: rows[:, :1] * 2.0  # noqa: E731
     result = lb.compress(
-        teacher, X.numpy(), student=(2,), inputs="auto", size=30, task="regression",
+        teacher, X.numpy(), student=(2,), inputs="auto", pool=30, task="regression",
         callbacks=told[0], **quick,
     )  # fmt: skip
     result.on_labels(X[:, 0].numpy())

@@ -252,14 +252,14 @@ def test_a_number_that_a_compiled_step_would_leave_as_it_is_is_trained_eagerly()
     assert run.objective.student.scale != 1.0
 
 
-def made(name="auto", *, whole=True):
+def made(name="auto", *, compilable=True):
     objective = SimpleNamespace(device=torch.device("cpu"))
     objective.named_parameters = objective.named_buffers = list
-    return type(engines.make_engine(name, objective, SimpleNamespace(whole=whole), 10**6))
+    return type(engines.make_engine(name, objective, SimpleNamespace(compilable=compilable), 10**6))
 
 
 @pytest.mark.parametrize(
-    ("whole", "compiler", "expected"),
+    ("compilable", "compiler", "expected"),
     [
         (True, True, engines.Automatic),
         (False, True, engines.Eager),
@@ -267,10 +267,10 @@ def made(name="auto", *, whole=True):
     ],
 )
 def test_auto_needs_a_compiler_and_an_update_that_can_be_compiled(
-    monkeypatch, whole, compiler, expected
+    monkeypatch, compilable, compiler, expected
 ):
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/" + name if compiler else None)
-    assert made(whole=whole) is expected
+    assert made(compilable=compilable) is expected
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,20 @@ from limbeck.cli import folder as folders
 from limbeck.cli.folder import Folder
 from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.text import visible
 
 # exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
 FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
 
 
+def show(text: str) -> None:
+    r"""Print results to standard output; names cannot steer the terminal."""
+    typer.echo(visible(text))
+
+
 def say(message: str) -> None:
     r"""Print a line to standard error, beside the results."""
-    typer.echo(f"limbeck: {message}", err=True)
+    typer.echo(visible(f"limbeck: {message}"), err=True)
 
 
 class Outcome(NamedTuple):
@@ -71,6 +77,9 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
+    for option, value in options.items():
+        if re.search("[\ud800-\udfff]", str(value)):  # what the system's bytes become in Python
+            raise ArgumentError(f"--{option}".replace("_", "-"), ascii(value), "text in UTF-8")
     requirements = parse_requirements(common.require, name)
     if export is not None:  # say before the run that its student could not be exported
         from limbeck.export import kind_of
@@ -86,11 +95,11 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
         folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
         text, content = _make_result(folder, ctx, common, verb, requirements)
     if common.json:
-        typer.echo(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
+        show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
     elif not common.quiet:
-        typer.echo(text)
+        show(text)
         also = "" if export is None else f" The student is in {export}."
-        typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
+        show(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
     failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
     if not common.verdicts:
         failed = [verdict for verdict in failed if verdict["name"].startswith("required ")]

@@ -111,7 +111,7 @@ def compress(
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
     test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
-    test_share: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
+    test_fraction: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels, if there is one."),
     label_weight: float = Option(0.5, help="Their share in what the student learns.", min=0, max=1),
     drop: Drop = None,
@@ -123,12 +123,12 @@ def compress(
     inputs: str = Option(
         "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
         "mixture; or module:name."),
-    size: int | None = Option(None, help="The number of these inputs.", min=1),
+    pool: int | None = Option(None, help="The number of these inputs.", min=1),
     loss: str = Option("auto", help="auto, a name, or module:name."),
     derivatives: float | None = Option(
         None, help="Match derivatives too, with this weight (torch only)."),
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
-    output: str = Option(
+    teacher_output: str = Option(
         "auto", help="What the teacher gives: auto, logits, probabilities, values."),
     folds: int | None = Option(None, help="Fit copies of the teacher in so many folds.", min=2),
     cache: Path | None = Option(None, help="A folder to keep the teacher's answers in."),
@@ -145,7 +145,7 @@ def compress(
     model = _load_teacher(teacher, trust_pickle)
     train_rows = files.read_rows(data, "data", label, drop)
     if test is None:
-        train_rows, test_rows = files.split_rows(train_rows, test_share, common.seed, "data")
+        train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
         test_rows = files.read_rows(test, "--test", label, drop)
         if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):
@@ -164,8 +164,9 @@ def compress(
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
-        label_weight=label_weight, size=size, task=task,
-        loss=_loss(loss, derivatives, task), output=output, cache=cache, teacher_folds=folds,
+        label_weight=label_weight, pool=pool, task=task,
+        loss=_loss(loss, derivatives, task), teacher_output=teacher_output,
+        cache=cache, teacher_folds=folds,
         keep=keep, max_bytes=max_bytes, **training,
     )  # fmt: skip
     path, problem = Path(teacher), result.problem

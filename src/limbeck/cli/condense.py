@@ -41,7 +41,7 @@ def _load_inputs(
         if test is not None or label is not None:
             name = "--test" if test is not None else "--label"
             raise ArgumentError(name, test or label, "nothing, without --inputs")
-        return None, "auto", None
+        return None, None, None
     held_out = None if test is None else files.read_rows(test, "--test", label, drop)
     if files.is_reference(text):
         x, y = files.load_object(text, "--inputs"), None
@@ -59,8 +59,8 @@ def _load_inputs(
 
     source = as_inputs(x, "--inputs")
     if share == 0 or not isinstance(source, Dataset):
-        return x, "auto" if share else None, None
-    with rename_argument(None, "--test-share"):
+        return x, None, None
+    with rename_argument(None, "--test-fraction"):
         index = split_rows(source.x, share, seed)
     assert index is not None
     train, aside = map(source.take, index)
@@ -92,7 +92,7 @@ def condense(
         None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
     test: Path | None = Option(
         None, help="Held-out inputs to compare at; else some are set aside."),
-    test_share: float = Option(
+    test_fraction: float = Option(
         0.2, help="The share of the rows that is held out without --test; 0 leaves the student "
         "unchecked at new inputs.", min=0, max=1),
     label: str | None = Option(None, help="The column with outcomes y, to compare at."),
@@ -121,7 +121,7 @@ def condense(
     else:
         for text in posterior:
             files.require_path(Path(text), "posterior", "files that are there, or module:name")
-    x, held_out, y = _load_inputs(inputs, test, test_share, label, drop, common.seed)
+    x, held_out, y = _load_inputs(inputs, test, test_fraction, label, drop, common.seed)
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)
     one_draw: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
@@ -131,9 +131,9 @@ def condense(
         draws, function, x, components=components, student=module, loss=criterion,
         online=one_draw[online], weighted=weighted, var_names=variables or None, burn_in=burn_in,
         thin=thin, layout=layout, covariance=covariance, preset=preset, held_out=held_out,
-        **training,
+        held_out_fraction="auto" if test_fraction else 0, **training,
     )  # fmt: skip
-    if held_out is None or isinstance(held_out, str):
+    if held_out is None:
         held_out = None if x is None else _new_inputs(x, common.seed)
     text, evidence = str(result), {"x": held_out, "y": y}
     if held_out is not None or result.head is None:

@@ -17,7 +17,8 @@ from typer import Option
 from limbeck.cli.files import require_path
 from limbeck.errors import ArgumentError
 
-ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
+# options that are not part of its settings; trust is not taken from a file
+ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
     r"""The values of a TOML file with this content."""
     try:
         return tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
 
 

@@ -17,6 +17,7 @@ from typer import Argument, Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import folder as folders
+from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
@@ -33,8 +34,9 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None, help="Of a condensed bag: module:name of the function of (draw, x), if it is not "
-        "found where it was."),
+        None, help="Of a condensed bag of your own function of (draw, x): its module:name."),
+    own: str | None = Option(
+        None, "--student", help="Of a student of your own: module:name of a module like it."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
@@ -44,51 +46,42 @@ def export(
     from limbeck.report.condensation import saved_agreement
 
     folder = folders.result_folder(result)
-    student, content = load_result(folder, predict), storage.read(folder).content
+    student, content = load_result(folder, predict, own), storage.read(folder).content
     fidelity = content.get("fidelity")
     about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
-    typer.echo(str(write(student, path, format=kind, report=about)))
+    show(str(write(student, path, format=kind, report=about)))
 
 
-def load_result(folder: Path, predict: str | None = None) -> Any:
-    r"""A saved result with its student; `predict` names a bag's function, if it has moved."""
-    options = folders.saved_options(folder)
-    module, name = None, str(options.get("student"))
-    if files.is_reference(name):
-        module = copy.deepcopy(files.load_object(name, "student"))
-    with rename_argument("predict", "--predict"):
-        if predict is not None:
-            return lb.load(folder, module, predict=predict_function(predict))
-        try:
-            return lb.load(folder, module)
-        except ArgumentError as error:
-            if error.argument != "predict":
-                raise
-        name, reason = str(options.get("predict")), "and nothing says what it was"
-        if files.is_reference(name):  # the name that the bag's function had then
-            try:
-                function = files.load_object(name, "--predict")
-            except ArgumentError as error:
-                reason = f"and {error.received}"
-            else:
-                return lb.load(folder, predict=function)
-        raise LimbeckError(
-            f"--predict: the student in {folder} calls your own function of (draw, x), which is "
-            f"not saved with it, {reason}; expected --predict module:name"
-        )
+def load_result(folder: Path, predict: str | None = None, student: str | None = None) -> Any:
+    r"""A saved result with its student.
+
+    Code of the user's own is imported by the names given here, never by those in the folder.
+    """
+    module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
+    function = None if predict is None else predict_function(predict)
+    try:
+        with rename_argument("predict", "--predict"), rename_argument("student", "--student"):
+            return lb.load(folder, module, predict=function)
+    except ArgumentError as error:
+        option = error.argument
+        if {"--predict": function, "--student": module}.get(option, error) is not None:
+            raise
+        name = folders.saved_options(folder).get(option.strip("-"))
+        received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
+        raise ArgumentError(option, received, "module:name; code is not saved") from None
 
 
 def report(
     result: ResultFolder,
-    show: bool = Option(False, "--open", help="Open it in the browser."),
+    open_page: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
     r"""Make one page of a result: report.html, with report.md and report.json beside it."""
     from limbeck.report.page import write
 
     page = write(folders.result_folder(result))
-    typer.echo(str(page))
-    if show:
+    show(str(page))
+    if open_page:
         typer.launch(page.resolve().as_uri())
 
 
@@ -118,7 +111,7 @@ def info(
     lines = _installation() if path is None else describe_path(path)
     width = max(map(len, lines))
     text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
-    typer.echo(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
+    show(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
 
 
 def describe_path(path: Path) -> dict[str, str]:

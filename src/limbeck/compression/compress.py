@@ -2,6 +2,7 @@ r"""`compress`: any teacher and rows without labels in; a small student out."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import nn
 
 from limbeck.arguments import number, whole, whole_number
 from limbeck.arrays import join, rows
@@ -38,7 +40,7 @@ from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
-MIN_SIZE, MAX_SIZE = 10_000, 50_000  # inputs that a teacher labels by default
+MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
 PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # what was tried, with what it reached on rows held out
 
@@ -52,10 +54,10 @@ def compress(
     label_weight: float = 0.5,
     loss: str | Loss = "auto",
     inputs: str | Inputs = "auto",
-    size: int | None = None,
+    pool: int | None = None,
     steps: int | None = None,
     task: str = "auto",
-    output: str = "auto",
+    teacher_output: str = "auto",
     weights: ArrayLike | None = None,
     stack: object = None,
     classes: Sequence[Any] | np.ndarray | None = None,
@@ -66,7 +68,7 @@ def compress(
     teacher_batch: int | None = None,
     retries: int = 3,
     retry_on: tuple[type[Exception], ...] = (OSError,),
-    held_out: float = 0.1,
+    held_out_fraction: float = 0.1,
     keep: float = 0.99,
     max_bytes: int | None = None,
     seed: int = 0,
@@ -84,18 +86,19 @@ def compress(
             list of these, the path of an ONNX or booster file, or a function of arrays.
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
-            "boosted"; a tree of scikit-learn; or a torch module to copy. Default: (50, 30).
+            "boosted"; a tree of scikit-learn; or a torch module, which is trained in place.
+            Default: (50, 30).
         labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
         label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
             torch module. Default: cross entropy, or square error for regression.
         inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
             `limbeck.inputs`. Default: "auto", the best of a few at held-out rows and near them.
-        size: Number of inputs that the teacher labels before training. Default: ten for each row,
+        pool: Number of inputs that the teacher labels before training. Default: ten for each row,
             from 10,000 to 50,000; or twice the rows, if that is more and `inputs` is a generator.
         steps: Steps of the training. Default: by the number of inputs.
         task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
-        output: Form of a torch teacher's outputs: "logits", "probabilities", …. Default: inferred.
+        teacher_output: Form of a torch teacher's outputs: "logits", …. Default: inferred.
         weights: Weights of the members, for a list of teachers. Default: equal ones.
         stack: A model of the members' answers, for a list of teachers. Default: None.
         classes: Names of the classes, where the teacher does not know them. Default: None.
@@ -108,14 +111,15 @@ def compress(
         teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.
         retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
-        held_out: Fraction of the rows to compare students on, if there is a choice. Default: 0.1.
+        held_out_fraction: Fraction of the rows to compare students on, if there is a choice.
+            Default: 0.1.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None, any size.
         seed: Seeds everything. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
-    decided = ("steps", "teacher_output", "precompute", "seed")
+    decided = ("steps", "held_out", "precompute", "seed")
     arguments = inspect.signature(compress).parameters
     training = Training.from_options(options, decided, arguments, progress=progress)
     training = replace(training, seed=whole_number("seed", seed, "a whole number"))
@@ -126,15 +130,18 @@ def compress(
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
     try:
         model = as_row_teacher(
-            teacher, examples, task=task, output=output, weights=weights, stack=stack,
-            classes=classes,
+            teacher, examples, task=task, teacher_output=teacher_output, weights=weights,
+            stack=stack, classes=classes,
         )  # fmt: skip
     except LimbeckError:
         raise
     except Exception as error:  # the teacher's own
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
+    if isinstance(student, nn.Module):
+        _refuse_own_teacher(student, teacher)
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
-    fraction = number("held_out", held_out, "a fraction from 0 to below 1", lambda f: 0 <= f < 1)
+    expected = "a fraction from 0 to below 1"
+    fraction = number("held_out_fraction", held_out_fraction, expected, lambda f: 0 <= f < 1)
     if not is_auto(inputs) and not is_auto(student):
         fraction = 0.0
     problem = _split(data, model, query, fraction, training.seed)
@@ -147,27 +154,38 @@ def compress(
     # inputs of the user's own source never come again
     problem.caches = cache is not None and isinstance(inputs, str)
     _refuse_derivatives(problem)
-    if size is None:
+    if pool is None:
         n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
-        size = max(n, min(MAX_SIZE, max(MIN_SIZE, 10 * n)), 2 * n if generated else 0)
-    size = whole("size", size)
+        pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
+    pool = whole("pool", pool)
     steps = None if steps is None else whole("steps", steps)
     number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
-    recipe = Recipe(student, inputs, size, steps, training)
+    # a module is trained in place at last; what is tried before are copies of it as it is now
+    recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     tried: Trials = []
     if is_auto(inputs):
-        names = candidates(data.format, problem.x, problem.live, size)
+        names = candidates(data.format, problem.x, problem.live, pool)
         recipe, tried = best_inputs(problem, recipe, names)
     if is_auto(student):
         result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
         tried += sizes_tried
     else:
-        result = train(problem, recipe)
+        result = train(problem, recipe, student)
     note = None
     if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
         note = code_note(data.format.table, problem.x, problem.targets)
     notes = [note] if note else []
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+
+
+def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
+    r"""Refuse a student that shares parameters with its teacher, which would change with it."""
+    members = teacher if isinstance(teacher, list | tuple) else [teacher]
+    modules = [member for member in members if isinstance(member, nn.Module)]
+    own = {id(parameter) for parameter in student.parameters()}
+    if any(id(parameter) in own for module in modules for parameter in module.parameters()):
+        received = "a module that shares parameters with the teacher, which would change with it"
+        raise ArgumentError("student", received, "another module; copy.deepcopy(teacher) will do")
 
 
 def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
@@ -225,7 +243,7 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
     for name in tracked(names, "trying inputs", problem.query.progress):
         training = _in_folder(recipe.training, f"inputs-{name}")
         training = replace(training, progress=False, callbacks=None)
-        result = train(problem, Recipe(student, name, recipe.size, steps, training))
+        result = train(problem, Recipe(student, name, recipe.pool, steps, training))
         scores[name] = held_out_mean(problem, result, "kl")
     training = _in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(scores, key=lambda name: scores[name])
@@ -239,9 +257,9 @@ def grow_student(
     r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
     if problem.held_out is None:
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
-        expected = f"for student='auto' so many that held_out takes {least} or more"
+        expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
         if count >= 2 * least:
-            expected += f", as held_out={math.ceil(100 * least / count) / 100:g} does"
+            expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     tried: Trials = []
     task, encoder = problem.teacher.task, problem.format.encoder()

@@ -2,7 +2,6 @@ r"""What `compress` gives back: a student that predicts in the user's words, and
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import joblib
 import numpy as np
 from numpy.typing import ArrayLike
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -28,13 +27,14 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
+from limbeck.progress import announce
 from limbeck.storage.disk import Content, size_of
 from limbeck.storage.folders import Files
 from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
-from limbeck.text import compared
+from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, from_files, read_files
 
 
@@ -105,6 +105,7 @@ class Compressed(Result):
     notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
     _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
+    _baseline: tuple[str, Compressed] | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(cls, result: Result, problem: Problem, recipe: Recipe, **fields: Any) -> Compressed:
@@ -148,7 +149,7 @@ class Compressed(Result):
             groups: What divides the rows into groups, each (n,), by name; or columns of a data
                 frame. Default: None.
             labels: True labels of the rows that the student was made with: the same student is
-                trained on those alone, and shown beside. Default: those that `compress` got.
+                trained on those alone, once, and shown beside. Default: those that `compress` got.
             time: Whether to measure how long predictions take. Default: True.
         """
         if self.problem is None or self.row_format is None:
@@ -159,7 +160,7 @@ class Compressed(Result):
             _groups(groups, X),
         )
         labels = self.labels if labels is None else labels
-        baseline = None if labels is None else self.on_labels(labels)._predictions(X)
+        baseline = None if labels is None else self._trained_on(labels)._predictions(X)
         calls: dict[str, Callable[[Any], np.ndarray]]
         calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
@@ -181,6 +182,15 @@ class Compressed(Result):
                 sizes = {name: size_of(content[name]) for name in (STUDENT, ABOUT)}
         size = sum(sizes.values()) if sizes else None
         return Cost(parameters(self.student), size, dict(latency or {}), " and ".join(sizes))
+
+    def _trained_on(self, labels: object) -> Compressed:
+        r"""`on_labels`, announced, and trained once for the same labels."""
+        key = joblib.hash(np.asarray(labels))
+        if self._baseline is None or self._baseline[0] != key:
+            shown = self.problem is not None and self.problem.query.progress
+            announce("report: training the same student on the labels alone, to compare", shown)
+            self._baseline = key, self.on_labels(labels)
+        return self._baseline[1]
 
     def on_labels(self, labels: object) -> Compressed:
         r"""The same student, trained on true labels alone, and stopped by rows that are held out.
@@ -209,13 +219,13 @@ class Compressed(Result):
             for name in features:  # indicators are 0 or 1
                 no = f"if {name.replace(' is ', ' is not ', 1)}:"
                 text = text.replace(f"if {name} <= 0.5:", no)
-            return text
+            return visible(text)
         origins = [] if origin is None else origin.flatten().tolist()
 
         def writer(x: float) -> Callable[[float], str]:  # all digits, far from zero
             return lambda threshold: f"{x + threshold:.{15 if x else 6}g}"
 
-        return tree.text(feature_names, self.classes, list(map(writer, origins)))
+        return visible(tree.text(feature_names, self.classes, list(map(writer, origins))))
 
     def table(self) -> Table:
         table = super().table()
@@ -226,15 +236,14 @@ class Compressed(Result):
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        return f"{console.export_text()}{notes}{summary}; what it has kept, report(X, y) tells."
+        text = f"{notes}{summary}; what it has kept, report(X, y) tells."
+        return table_text(self.table()) + visible(text)
 
     __repr__ = __str__
 

@@ -127,14 +127,14 @@ LISTS = (list, tuple, nn.ModuleList)
 
 
 def as_row_teacher(
-    teacher: object, X: object = None, *, task: str = "auto", output: str = "auto",
+    teacher: object, X: object = None, *, task: str = "auto", teacher_output: str = "auto",
     weights: ArrayLike | None = None, stack: object = None, classes: Names | None = None,
 ) -> RowTeacher:  # fmt: skip
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
     """
-    spec = OutputSpec(task, output, classes).checked()
+    spec = OutputSpec(task, teacher_output, classes).checked()
     if isinstance(teacher, LISTS):
         model = _several(list(teacher), X, spec, weights, stack)
     elif weights is not None or stack is not None:

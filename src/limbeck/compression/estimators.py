@@ -60,7 +60,7 @@ class Distilled(BaseEstimator):
         *,
         loss: str | Loss = "auto",
         inputs: str | Inputs = "auto",
-        size: int | None = None,
+        pool: int | None = None,
         steps: int | None = None,
         label_weight: float = 0.0,
         teacher_folds: int | None = None,
@@ -72,7 +72,7 @@ class Distilled(BaseEstimator):
         options: dict[str, Any] | None = None,
     ) -> None:
         self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
-        self.size, self.steps, self.label_weight = size, steps, label_weight
+        self.pool, self.steps, self.label_weight = pool, steps, label_weight
         self.teacher_folds, self.keep, self.max_bytes = teacher_folds, keep, max_bytes
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
@@ -96,11 +96,11 @@ class Distilled(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31))
         self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
         options = dict(self.options or {})
-        names = ("output", "weights", "stack", "classes", "task")
+        names = ("teacher_output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
         teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": int(seed)}
-        for name in options.keys() & (arguments.keys() - {"held_out", "lr"}):
+        for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
         self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
         return self
@@ -234,7 +234,7 @@ class Distilled(BaseEstimator):
         try:
             model = dispatch.as_row_teacher(self.teacher_, X, **about)
         except ArgumentError as error:
-            if error.argument not in ("task", "output") or "task" in about:
+            if error.argument not in ("task", "teacher_output") or "task" in about:
                 raise
             model = dispatch.as_row_teacher(self.teacher_, X, task="classification", **about)
         if model.task == "regression":
@@ -255,15 +255,16 @@ class Distilled(BaseEstimator):
         own = ("teacher", "random_state", "options")
         values = self.get_params(deep=False).items()
         arguments: dict[str, Any] = {name: value for name, value in values if name not in own}
+        arguments["student"] = copy.deepcopy(self.student)  # an estimator keeps its arguments
         if n < 1000:
             if is_auto(self.inputs):
                 arguments["inputs"] = "munge" if n > 1 else "data"
-            if self.size is None:
-                arguments["size"] = min(10_000, 20 * n)
+            if self.pool is None:
+                arguments["pool"] = min(10_000, 20 * n)
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
         if not is_auto(arguments["inputs"]) and not is_auto(self.student):
-            arguments["held_out"] = 0.0  # there is nothing to be compared
+            arguments["held_out_fraction"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
         by_user = isinstance(self.student, nn.Module) or rates
         if arguments["steps"] is not None and arguments["steps"] < 500 and not by_user:
@@ -295,7 +296,7 @@ class DistilledClassifier(ClassifierMixin, Distilled):
         student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: (50, 30).
         loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
         inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
-        size: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
+        pool: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
             than 1,000 rows, 20 for each row, up to 10,000.
         steps: Steps of the training. Default: by the number of inputs; of fewer than 1,000 rows, 2
             for each row, 100 or more.

@@ -177,14 +177,14 @@ class Recipe:
 
     student: object  # the argument of `compress`: sizes, a name, a module
     inputs: str | Inputs  # the name of a generator, or a source of the user's own
-    size: int  # inputs that the teacher labels before training, where it does
+    pool: int  # inputs that the teacher labels before training, where it does
     steps: int | None  # None goes by the number of inputs
     training: Training  # the other settings of the loop
 
 
-def train(problem: Problem, recipe: Recipe) -> Result:
-    r"""A student of the problem; its outputs are in the teacher's units."""
-    student, origin = make_student(problem, recipe)
+def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
+    r"""A student of the problem, or a torch `module` trained in place, in the teacher's units."""
+    student, origin = make_student(problem, recipe, module)
     if isinstance(student, Fitted):
         return fit_trees(problem, student, recipe, origin)
     shift, scale = problem.unit(student)
@@ -198,9 +198,9 @@ def train(problem: Problem, recipe: Recipe) -> Result:
             training = replace(training, teacher_output=teacher.output_form)
         else:
             teacher = Opaque(partial(_targets_at, problem, shift, scale), problem.form)
-        size = max(rows(problem.x), recipe.size)
+        size = max(rows(problem.x), recipe.pool)
     else:
-        pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+        pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
         source = Dataset(student_inputs(student, pool.x))
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
@@ -212,13 +212,16 @@ def train(problem: Problem, recipe: Recipe) -> Result:
     return result
 
 
-def make_student(problem: Problem, recipe: Recipe) -> tuple[nn.Module | Fitted, Tensor | None]:
-    r"""A recipe's student, not trained yet, and what is subtracted from its inputs in float64."""
+def make_student(
+    problem: Problem, recipe: Recipe, module: object = None
+) -> tuple[nn.Module | Fitted, Tensor | None]:
+    r"""A recipe's student, or the module itself, and what is subtracted from its float64 inputs."""
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
+    spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     student = students.build_student(
-        copy.deepcopy(recipe.student), narrowed(problem.x, origin), problem.teacher.outputs,
+        spec, narrowed(problem.x, origin), problem.teacher.outputs,
         problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:
@@ -310,7 +313,7 @@ def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.nd
 def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None) -> Result:
     r"""Trees, fitted directly."""
     began = time.perf_counter()
-    pool = problem.pool(recipe.inputs, recipe.size, recipe.training.seed)
+    pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
     plain = problem.format.encoder("one_hot")  # rules about indicators can be read
     model: nn.Module = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
     if origin is not None:

@@ -70,8 +70,9 @@ def condense(
     steps: int = 5_000,
     batch_size: int | str = "auto",
     pool: int | str | None = "auto",
-    share: int | str = "auto",
-    held_out: object = "auto",
+    draws_per_input: int | str = "auto",
+    held_out: object = None,
+    held_out_fraction: float | str = "auto",
     preset: str = "auto",
     seed: int = 0,
     device: str | torch.device = "auto",
@@ -118,15 +119,15 @@ def condense(
         batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
         pool: Batch only: number of inputs that are drawn, once, from a source that does not end;
             None draws fresh ones at each step. Default: 5,000 to 50,000, fewer for more draws.
-        share: Online only: number of a minibatch's draws that predict each input; more reduce the
-            noise and take longer. Default: up to 16; the source text has 1.
-        held_out: Inputs that the student is not trained on, at which `new_inputs` of the result
-            measures it, with a `limbeck.HeldOutWarning` where it is clearly worse there. "auto"
-            holds out a fifth of the different rows of a data set, from 5 to 1,000, and none of
-            fewer than 20; a number is the fraction. A source that does not end is measured at a
-            fresh draw. The loss on inputs of your own is recorded, unless a stream cannot go back.
-            0 or None trains on all rows. With `patience`, held-out rows decide when to stop.
-            Default: "auto".
+        draws_per_input: Online only: number of a minibatch's draws that predict each input; more
+            reduce the noise and take longer. Default: up to 16; the source text has 1.
+        held_out: Inputs at which the student is measured after training, and its loss recorded,
+            unless a stream cannot go back. Default: None, a part of the inputs.
+        held_out_fraction: The fraction of the different rows of a data set that the student is not
+            trained on. It is measured there (`new_inputs` of the result), with a
+            `limbeck.HeldOutWarning` if it is clearly worse. With `patience`, these rows decide when
+            to stop. 0 trains on all rows. A source that does not end is measured at a fresh draw.
+            Default: "auto", a fifth, from 5 to 1,000 rows; none of fewer than 20.
         preset: "thesis" for the source text's settings: plain gradient descent with a rate from 1
             to 0, batches of 10 fresh inputs, a bag that starts at standard normal numbers. Default:
             "auto".
@@ -143,7 +144,8 @@ def condense(
     if preset == "thesis":
         settings |= {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
         bag |= {"start": "normal", "scaled": False}
-        pool, share = (None if pool == "auto" else pool), (1 if share == "auto" else share)
+        pool = None if pool == "auto" else pool
+        draws_per_input = 1 if draws_per_input == "auto" else draws_per_input
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
         batch_size = 10 if batch_size == "auto" and not loader else batch_size
     training = Training.from_options(
@@ -158,7 +160,9 @@ def condense(
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
-    request = Request(draws, predict, inputs, student, bag, held_out, training)
+    request = Request(
+        draws, predict, inputs, student, bag, held_out, held_out_fraction, training
+    )  # fmt: skip
     if predictions is not None:
         return _condense_predictions(request, predictions, _as_loss(loss))
     if draws is None or predict is None:
@@ -167,7 +171,7 @@ def condense(
     online = teachers.is_online(online, draws)
     if inputs is None:
         return densities.condense_density(request, covariance, samples, restarts, online)
-    return _condense_draws(request, _as_loss(loss), online, pool, share)
+    return _condense_draws(request, _as_loss(loss), online, pool, draws_per_input)
 
 
 def _as_loss(loss: Loss | str) -> Loss:
@@ -181,11 +185,11 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 
 def _condense_draws(
-    request: Request, loss: Loss, online: bool, pool: int | str | None, share: int | str
+    request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str
 ) -> Condensed:
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
-    split = hold_out(all_inputs, request.held_out, seed)
+    split = hold_out(all_inputs, request.held_out, request.held_out_fraction, seed)
     source = split.training
     for part, part_seed in ((source, seed), (split.source, seed + 1)):
         if isinstance(part, Eager):
@@ -211,9 +215,11 @@ def _condense_draws(
     if stored is not None and head.classes:
         source, training = _pool_inputs(source, pool, stored.count, training, function.vmapped)
     size = _batch_size(training, source)
-    if share == "auto":  # at most a million numbers a step
-        share = max(1, min(16, 10**6 // (size * function.numbers))) if function.vmapped else 1
-    share = whole_number("share", share, "'auto' or a whole number from 1", least=1)
+    if draws_per_input == "auto":  # at most a million numbers a step
+        most = 10**6 // (size * function.numbers)
+        draws_per_input = max(1, min(16, most)) if function.vmapped else 1
+    expected = "'auto' or a whole number from 1"
+    share = whole_number("draws_per_input", draws_per_input, expected, least=1)
     if head.classes:
         teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
         if stored is not None:
@@ -255,7 +261,7 @@ def _condense_draws(
 
 def _condense_predictions(request: Request, predictions: object, loss: Loss) -> Condensed:
     r"""Condense predictions at inputs; without draws the default student is a small net."""
-    student, held_out, training = request.student, request.held_out, request.training
+    student, training = request.student, request.training
     if (request.predict is None) != (request.draws is None):
         name = "predict" if request.predict is None else "posterior"
         raise ArgumentError(name, None, "both posterior and predict, for a bag, or none of them")
@@ -264,11 +270,11 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         received = None if data is None else f"{type(data).__name__} inputs"
         raise ArgumentError("inputs", received, "the inputs that the predictions are of, as data")
     device, dtype, seed = request.device, request.dtype, training.seed
-    if not (held_out is None or isinstance(held_out, int | float | str)):
+    if request.held_out is not None:
         received = "held-out inputs, of which no predictions are known"
-        raise ArgumentError("held_out", received, "a fraction of the rows, 'auto' or None")
+        raise ArgumentError("held_out", received, "None; held_out_fraction= of the rows instead")
     averages = broadcast(densities.as_predictions(predictions, len(data)))
-    split = hold_out(data, held_out, seed)
+    split = hold_out(data, None, request.held_out_fraction, seed)
     source = split.training
     assert isinstance(source, Dataset)
     data.to(device, dtype, seed)

@@ -203,9 +203,8 @@ def condense_density(
     request: Request, covariance: str, samples: int, restarts: int | None, online: bool
 ) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
-    student, held_out, training = request.student, request.held_out, request.training
-    if not (held_out is None or isinstance(held_out, str | int | float)):
-        training = replace(training, held_out=held_out)
+    student = request.student
+    training = replace(request.training, held_out=request.held_out)
     parameters: Iterable[inspect.Parameter] = ()
     with contextlib.suppress(TypeError, ValueError):  # a function without a signature
         parameters = inspect.signature(request.predict).parameters.values()

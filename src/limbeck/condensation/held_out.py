@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from limbeck.arguments import number
 from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation.teachers import user_stacklevel
 from limbeck.errors import ArgumentError, HeldOutWarning
@@ -26,7 +27,7 @@ MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, a
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
 GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
-ACCEPTED = "'auto', a fraction below 1, inputs as a tensor, an array or a Dataset; or None"
+ACCEPTED = "inputs as a tensor, an array or a Dataset; or None"
 
 
 class NoNewInputs(Exception):  # noqa: N818
@@ -63,22 +64,31 @@ class HeldOut(NamedTuple):
         return self.source if recorded and isinstance(self.source, Dataset) else None
 
 
-def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
-    r"""Split inputs by the user's `held_out`; see `limbeck.condense`."""
-    if isinstance(held_out, np.number) and held_out.ndim == 0:
-        held_out = held_out.item()
-    number = isinstance(held_out, int | float)
-    if held_out is None or (number and held_out == 0):
-        return HeldOut(source, None, "", "held_out is off")
-    if not number and not isinstance(held_out, str):
+def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int) -> HeldOut:
+    r"""Split inputs by `held_out` and `held_out_fraction`; see `limbeck.condense`."""
+    part = None if fraction == "auto" else check_fraction(fraction)
+    if held_out is not None:
+        if isinstance(held_out, int | float | str | np.number):
+            expected = f"{ACCEPTED}; a fraction is held_out_fraction"
+            raise ArgumentError("held_out", repr(held_out), expected)
         inputs = as_inputs(held_out, "held_out")
         if not isinstance(inputs, Dataset):
             raise ArgumentError("held_out", f"{type(inputs).__name__} inputs", ACCEPTED)
+        if part:
+            raise ArgumentError("held_out_fraction", fraction, "'auto' or 0 beside held_out")
         return HeldOut(source, inputs, GIVEN)
-    fraction: Any = held_out if number else None
-    valid = 0 < fraction < 1 if number else held_out == "auto"
-    if not valid:
-        raise ArgumentError("held_out", repr(held_out), ACCEPTED)
+    if part == 0:
+        return HeldOut(source, None, "", "held_out_fraction is 0")
+    return _hold_out_rows(source, part, seed)
+
+
+def check_fraction(fraction: float | str) -> float:
+    r"""`held_out_fraction` as a number."""
+    expected = "'auto', or a fraction from 0 to below 1"
+    return number("held_out_fraction", fraction, expected, lambda f: 0 <= f < 1)
+
+
+def _hold_out_rows(source: Inputs, fraction: float | None, seed: int) -> HeldOut:
     if isinstance(source, Dataset):
         index = split_rows(source.x, fraction, seed)
         if index is None:
@@ -88,7 +98,7 @@ def hold_out(source: Inputs, held_out: object, seed: int) -> HeldOut:
         return HeldOut(training, new, "held-out rows", rows=index)
     if not isinstance(source, Mix | Seek):
         return HeldOut(source, None, "fresh inputs")
-    inner = [hold_out(part, fraction or "auto", seed) for part in source.sources]
+    inner = [_hold_out_rows(part, fraction, seed) for part in source.sources]
     if reason := next((split.reason for split in inner if split.reason), ""):
         return HeldOut(source, None, "", reason)
     if all(split.source is None for split in inner):
@@ -127,16 +137,17 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     if fraction is None:
         if count < MIN_ROWS:
             return None
-        number = min(MEASURED, max(MIN_HELD_OUT, round(most * count)))
+        size = min(MEASURED, max(MIN_HELD_OUT, round(most * count)))
     else:
-        number = max(1, round(fraction * count))
-        if number >= count:
+        size = max(1, round(fraction * count))
+        if size >= count:
             received = f"{fraction} of {count} different rows, which leaves none to train on"
-            raise ArgumentError("held_out", received, "a smaller fraction, or more inputs")
+            expected = "a smaller fraction, or more inputs"
+            raise ArgumentError("held_out_fraction", received, expected)
     order = np.random.default_rng(seed).permutation(count)
     heavy = sizes[order] > max(1, most * len(group))
     order = np.concatenate([order[~heavy], order[heavy]])
-    new = np.isin(group, order[:number])
+    new = np.isin(group, order[:size])
     return torch.from_numpy(np.flatnonzero(~new)), torch.from_numpy(np.flatnonzero(new))
 
 

@@ -137,7 +137,8 @@ class Request:
     inputs: object
     student: nn.Module | None
     bag: dict[str, Any]  # options of a `SampleBag`
-    held_out: object
+    held_out: object  # inputs of the user's own, or None
+    held_out_fraction: float | str
     training: Training
 
     @property

@@ -3,6 +3,7 @@ r"""Model cards: what an exported student is, how to use it, and when not to tru
 from __future__ import annotations
 
 from collections.abc import Iterable
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
 from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
+from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
 
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
@@ -75,17 +77,17 @@ def card(
     settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = [*map(str, model.about.get("doubts", [])), *DOUBTS[verb]]
+    doubts = [*map(markdown, model.about.get("doubts", [])), *DOUBTS[verb]]
     if model.table is not None:
         doubts.append("Categories that the data did not have are taken as unknown.")
     fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
     if report is not None:
-        fidelity = f"```text\n{str(report).strip()}\n```"
-    origin = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
+        fidelity = markdown_block(str(report).strip(), "text")
+    origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
     blocks = [
-        f"# {title or f'Distilled {model.name}'}",
+        f"# {markdown(title or f'Distilled {model.name}')}",
         f"{_what(model)} It has {count:,} parameters.",
-        f"## Use\n\n```text\n{_use(model, Path(path), format)}\n```",
+        f"## Use\n\n{markdown_block(_use(model, Path(path), format), 'text')}",
         f"## Inputs\n\n{_inputs(model, format)}",
         f"## Outputs\n\n{_outputs(model, format)}",
         f"## How it was made\n\n{origin}",
@@ -93,7 +95,7 @@ def card(
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
-        "## Versions\n\n" + _rows(("what", "version"), list(environment("cpu").items())),
+        "## Versions\n\n" + markdown_table(("what", "version"), environment("cpu").items()),
         f"<!-- {MARK} -->",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -108,25 +110,28 @@ def card_path(path: Path, format: str) -> Path:
 
 def _what(model: Portable) -> str:
     if model.form == "log_density":
-        return f"A density that is evaluated in closed form: {model.name}."
+        return f"A density that is evaluated in closed form: {markdown(model.name)}."
     teacher = model.about.get("teacher")
-    of = f" that predicts like its teacher, {teacher}" if teacher else ""
+    of = f" that predicts like its teacher, {markdown(teacher)}" if teacher else ""
     task = f", for {model.task}" if model.task else ""
     inside = isinstance(model.student, Preprocessed)
     scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
-    return f"A student{of}{task}: {model.name}.{scaled}"
+    return f"A student{of}{task}: {markdown(model.name)}.{scaled}"
 
 
 def _use(model: Portable, path: Path, format: str) -> str:
     table = model.table is not None
     if format == "pt2":
-        load = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
+        load = f"import torch\n\nstudent = torch.export.load({dumps(path.name)}).module()\n"
         return f"{load}y = student({'parts' if table else 'x'})"
     if format == "numpy":
         x = '{"column": [...], ...}' if table else "x"
-        load = f"from {places(path)[1].stem} import predict\n\n"
+        script = places(path)[1]
+        load = f"from {script.stem} import predict\n\n"
+        if not script.stem.isidentifier():
+            load = f'import runpy\n\npredict = runpy.run_path({dumps(script.name)})["predict"]\n'
         return f"{load}y = predict({x})  # needs nothing but NumPy"
-    load = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
+    load = f"import onnxruntime\n\nsession = onnxruntime.InferenceSession({dumps(path.name)})\n"
     if not table:
         return load + 'y = session.run(["y"], {"x": x})[0]'
     feeds = "feeds = {...}  # an array (n, 1) for each column, by its name\n"
@@ -137,12 +142,13 @@ def _inputs(model: Portable, format: str) -> str:
     if model.table is None:
         kind = "numbers" if format == "numpy" else str(model.dtype).removeprefix("torch.")
         shape = ", ".join(["n", *map(str, model.shape or ("?",))])
-        text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
+        x = ("x", f"({shape})", f"{kind}; as they come")
+        text = markdown_table(("name", "shape", "type"), [x])
         if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
         return f"{text}\n\n{_gaps(model, format)}".rstrip()
     rows = [row for column in model.table.varying for row in _column(column, format)]
-    text = _rows(("name", "shape", "values"), rows)
+    text = markdown_table(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
         text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
@@ -168,7 +174,7 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
         return [(column.key, "(n,) int64", text)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
-    missing = (column.mask, "(n,) bool", f"whether `{column.key}` is missing")
+    missing = (column.mask, "(n,) bool", f"whether {column.key} is missing")
     return [(column.key, "(n,) float32", unit + less), *([missing] if column.mask else [])]
 
 
@@ -195,7 +201,7 @@ def _outputs(model: Portable, format: str) -> str:
     if model.classes is None:
         return f"`{name}`: {text}."
     what = "Labels" if model.task == "multilabel" else "Classes"
-    classes = ", ".join(f"`{label}`" for label in model.classes)
+    classes = ", ".join(map(markdown_code, model.classes))
     return f"`{name}`: {text}.\n\n{what}, in the order of the columns: {classes}."
 
 
@@ -208,10 +214,3 @@ def _checks(worst: float | None, format: str) -> str:
     }[format]  # fmt: skip
     figure = f"at most {worst:.1g}, relative to the largest answer and one"
     return f"Run with {program} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
-
-
-def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    r"""A table in Markdown."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    cells = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in lines)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

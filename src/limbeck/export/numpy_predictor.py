@@ -30,7 +30,7 @@ from limbeck.tables.table import Table
 
 NUMPY_TOLERANCE = 1e-6  # as `files.TOLERANCE`, against torch in double precision
 
-HEAD = '''"""{about}"""
+HEAD = """""{about}""
 
 {imports}from pathlib import Path
 
@@ -39,7 +39,7 @@ import numpy as np
 W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))
 W = {{name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}}
 if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):
-    raise ValueError("{weights}: got weights that are NaN; the file is damaged")'''
+    raise ValueError({weights!r} + ": got weights that are NaN; the file is damaged")"""
 
 # the function by which scripts read a table's columns
 READER = '''
@@ -191,9 +191,9 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     code = "\n".join([body, *functions.values(), reader])
     imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
     about = f"{model.name} in plain NumPy; {files.MARK}, version {limbeck.__version__}."
-    lines = [HEAD.format(about=about, imports=imports, weights=weights)]
+    lines = [HEAD.format(about=json.dumps(about), imports=imports, weights=weights)]
     if model.classes is not None:
-        names = [c if isinstance(c, str | int | float) else str(c) for c in model.classes]
+        names = [c if isinstance(c, int | float) else str(c) for c in model.classes]
         lines.append(f"CLASSES = {names!r}")
     for name, expression in functions.items():
         lines += ["", "", f"def {name}(z):", f"    return {expression}"]

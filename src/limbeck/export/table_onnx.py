@@ -200,11 +200,23 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     return labels.astype(types.get(labels.dtype.kind, np.int64))
 
 
+class _Unnamed(nn.Module):
+    r"""A module of a table's tensors without their names, which torch's exporter runs as code."""
+
+    def __init__(self, module: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, parts: list[Tensor]) -> Any:
+        return self.module(dict(zip(self.names, parts, strict=True)))
+
+
 def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
     r"""The ONNX model of torch's part, whose inputs are the tensors of a table."""
-    free = {0: torch.export.Dim("batch")}
+    free = [{0: torch.export.Dim("batch")}] * len(batch)
+    parts, unnamed = list(batch.values()), _Unnamed(module, list(batch)).eval()
     return trace_onnx(
-        module, batch, type(module.student).__name__, dynamic_shapes=(dict.fromkeys(batch, free),),
+        unnamed, parts, type(module.student).__name__, dynamic_shapes=(free,),
         input_names=[f"part_{k}" for k in range(len(batch))], output_names=["answer"],
     ).model_proto  # fmt: skip
 

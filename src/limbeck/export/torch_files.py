@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -190,6 +191,10 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
     r"""A student as a program's file; how far it is from torch's own answers."""
     files.check_suffix(path, ".pt2")
     x, module = model.rows(), plain(model.module)
+    for name in x if isinstance(x, dict) else ():
+        if re.search(r"[\"'\\{}\x00-\x1f]", name):  # torch runs code that has these names in it
+            expected = "names without quotes, backslashes and braces, in a .pt2 file: rename it"
+            raise ArgumentError("table", f"a column {name!r}", expected)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {

@@ -2,7 +2,6 @@ r"""An estimate of log Z: its value, error, bounds and verdict; and what all met
 
 from __future__ import annotations
 
-import io
 import math
 import time
 import warnings
@@ -11,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -23,6 +21,7 @@ from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 from limbeck.storage.files import plain
+from limbeck.text import PlainTable, table_text
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -203,7 +202,7 @@ class LogPartition:
             "verdict": self.verdict.state,
         }  # fmt: skip
         title = f"log Z by {NAMES.get(self.method, self.method)}"
-        table = Table(title=title, title_justify="left", show_header=False)
+        table = PlainTable(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
             table.add_row(name.replace("_", " "), _shown(value))
         return table
@@ -228,9 +227,7 @@ class LogPartition:
         return f"Do not rely on log Z = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
-        return console.export_text() + self.sentence()
+        return table_text(self.table()) + self.sentence()
 
     __repr__ = __str__
 

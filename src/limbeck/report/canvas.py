@@ -16,6 +16,7 @@ import numpy as np
 
 from limbeck.errors import LimbeckError
 from limbeck.storage.files import write_bytes
+from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,5 +149,5 @@ def _svg_start(prefix: str, alt: str, size: tuple[float, float], max_width: floa
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" aria-labelledby="{prefix}-alt" '
         f'style="max-width:{max_width:.0f}px"><title id="{prefix}-alt">'
-        f"{html.escape(alt, quote=True)}</title>"
+        f"{html.escape(shown(alt), quote=True)}</title>"
     )

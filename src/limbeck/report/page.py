@@ -14,6 +14,7 @@ from limbeck.report import blocks, compression, condensation, normalization, pic
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
 from limbeck.storage import Saved, folders, read
+from limbeck.text import visible
 
 REPORTS: dict[str, Any] = {
     "compress": compression, "condense": condensation, "normalize": normalization,
@@ -52,7 +53,7 @@ def _write(folder: Path, page: Page) -> Path:
         "format": "limbeck-report-1", "title": page.title, "findings": page.findings,
         "commands": page.commands, "results": [report.to_record() for report in page.documents],
     }  # fmt: skip
-    record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
+    record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
     texts["report.html"] = blocks.render(page)
     content = {name: text.encode() for name, text in texts.items()}
@@ -61,6 +62,7 @@ def _write(folder: Path, page: Page) -> Path:
 
 def document(saved: Saved, prefix: str = "p") -> Document:
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
+    whole, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
     try:
         drawing = Drawing(saved, prefix)
@@ -82,7 +84,16 @@ def document(saved: Saved, prefix: str = "p") -> Document:
         received = f"a result of {content['verb']} that lacks something ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(content, title, stats, sections)
+    return Document(whole, title, stats, sections)
+
+
+def _visible(value: Any) -> Any:
+    r"""The content of a result without control characters, for pages and pictures."""
+    if isinstance(value, dict):
+        return {visible(name): _visible(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_visible, value))
+    return visible(value) if isinstance(value, str) else value
 
 
 def _models(content: Mapping[str, Any]) -> list[Block]:

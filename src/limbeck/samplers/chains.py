@@ -81,7 +81,7 @@ class Chains(Inputs):
 
     Arguments:
         target: What the chains run on: `support`, `log_unnormalized`, `advance`.
-        count: The number of chains, at least the size of a batch. Default: 2000.
+        chains: The number of chains, at least the size of a batch. Default: 2000.
         scheme: Which chains advance at a draw: "all", or the "block" about to be used, which is
             cheap, but needs more sweeps until its events are new. Default: "all".
         sweeps: Sweeps at each draw. Default: 1.
@@ -91,14 +91,14 @@ class Chains(Inputs):
         progress: Whether the burn-in shows a bar, if a terminal is there. Default: True.
 
     Attributes:
-        x: The chains (count, *shape).
+        x: The chains (chains, *shape).
         sweeps_done: Sweeps of single chains so far, burn-in included.
     """
 
     densities: TargetAndProposal  # of chains for an estimate
 
     def __init__(
-        self, target: ChainTarget, count: int = 2000, *, scheme: str = "all", sweeps: int = 1,
+        self, target: ChainTarget, chains: int = 2000, *, scheme: str = "all", sweeps: int = 1,
         burn_in: int = 2000, start: Tensor | None = None, seed: int | None = None,
         progress: bool = True,
     ) -> None:  # fmt: skip
@@ -109,7 +109,7 @@ class Chains(Inputs):
             raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
         choice("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
-        self.count, self.sweeps = whole("chains", count), whole("sweeps", sweeps)
+        self.count, self.sweeps = whole("chains", chains), whole("sweeps", sweeps)
         self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
         self.start = None if start is None else support.check(start, "start").detach()
         if self.start is not None and not len(self.start):

@@ -2,15 +2,12 @@ r"""The schema of a mixed table: frames for the teacher, tensors for generators 
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import rich.table
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from limbeck.arrays import Batch
@@ -20,6 +17,7 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import is_code, read
 from limbeck.teachers.keys import to_numpy
+from limbeck.text import PlainTable, table_text
 
 
 class TableMunge(Munge):
@@ -202,7 +200,7 @@ class Table:
 
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
-        table = rich.table.Table("column", "kind", "dtype", title=title, title_justify="left")
+        table = PlainTable("column", "kind", "dtype", title=title, title_justify="left")
         table.add_column("missing", justify="right")
         table.add_column("categories", justify="right")
         for column in self.columns[: (shown := 30)]:
@@ -212,9 +210,7 @@ class Table:
             table.add_row(str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
-        console = Console(width=100, file=io.StringIO(), record=True, markup=False, emoji=False)
-        console.print(table)
-        return console.export_text().rstrip()
+        return table_text(table).rstrip()
 
 
 def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:

@@ -27,7 +27,7 @@ class EstimatorTeacher(RowTeacher):
         form = "values" if self.task == "regression" else "probabilities"
         if spec.output not in ("auto", form):
             received = f"{spec.output!r} for {outer}"
-            raise ArgumentError("output", received, f"{form!r}, which is what it gives")
+            raise ArgumentError("teacher_output", received, f"{form!r}, which is what it gives")
         if columns is None:
             columns = self.answers(first_rows(X, "how many outputs the teacher has")).shape[1]
         name = outer if core is estimator else f"{type(core).__name__} in {outer}"

@@ -32,7 +32,7 @@ class NetworkTeacher(RawTeacher):
         self.module: nn.Module = module
         self.looks_up = any(isinstance(p, nn.Embedding | nn.EmbeddingBag) for p in module.modules())
         if spec.task != "regression":  # a module may declare the form of its outputs
-            spec = spec._replace(output=output_form("output", module, spec.output))
+            spec = spec._replace(output=output_form("teacher_output", module, spec.output))
         spec.checked()
         raw = self.raw(first_rows(X, "what the module gives"))
         self.kind = spec.infer(raw, network=True)
@@ -113,7 +113,7 @@ class OnnxTeacher(RawTeacher):
             several = labels[0].ndim == 2 and labels[0].shape[1] > 1
             task = "multilabel" if several else "classification"
             if spec.task not in ("auto", task) or spec.output not in ("auto", "probabilities"):
-                received = f"task={spec.task!r}, output={spec.output!r}"
+                received = f"task={spec.task!r}, teacher_output={spec.output!r}"
                 expected = f"{task!r} with probabilities, which is what the file gives"
                 raise ArgumentError("task", received, expected)
             self.kind = OutputKind(task, "probabilities")

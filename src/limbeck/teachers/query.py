@@ -229,7 +229,7 @@ class Derivatives:
         if total > MOST:
             received = f"{n:,} inputs, whose derivatives take {total / 2**30:.0f} GiB"
             expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
-            raise ArgumentError("size", received, expected)
+            raise ArgumentError("pool", received, expected)
 
     def __call__(self, X: object) -> Array:
         x = self.teacher.tensors(X)

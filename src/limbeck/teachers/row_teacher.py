@@ -42,10 +42,10 @@ class OutputSpec(NamedTuple):
         r"""The same, unless a name is unknown or the names contradict each other."""
         task, output = self.task, self.output
         choice("task", task, (*TASKS, "auto"))
-        choice("output", output, (*forms.FORMS[:4], "auto"))
+        choice("teacher_output", output, (*forms.FORMS[:4], "auto"))
         if "auto" not in (task, output) and (output == "values") != (task == "regression"):
             expected = '"values" with task="regression", any other with the others'
-            raise ArgumentError("output", f"{output!r} with task={task!r}", expected)
+            raise ArgumentError("teacher_output", f"{output!r} with task={task!r}", expected)
         return self
 
     def infer(self, raw: np.ndarray, *, network: bool = False) -> OutputKind:
@@ -79,12 +79,12 @@ class OutputSpec(NamedTuple):
             return OutputKind(task, "logits")
         if task != "auto":
             received = f"outputs whose form is not clear with task={task!r}"
-            expected = 'output="logits", "probabilities" or "log_probabilities"'
-            raise ArgumentError("output", received, expected)
+            expected = 'teacher_output="logits", "probabilities" or "log_probabilities"'
+            raise ArgumentError("teacher_output", received, expected)
         received = f"{columns} outputs a row, between {raw.min():.4g} and {raw.max():.4g}"
         received = f"'auto', which cannot tell what these are: {received}"
         several = ' task="multilabel",' if inside and columns > 1 else ""
-        expected = f'task="regression",{several} or output="logits" for a classifier'
+        expected = f'task="regression",{several} or teacher_output="logits" for a classifier'
         if inside and columns == 1:
             expected = 'task="regression", or task="classification" (of class 1)'
         raise ArgumentError("task", received, expected)

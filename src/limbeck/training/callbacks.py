@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.storage.disk import make_folder, write_file
+from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
 
 __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
@@ -277,8 +278,8 @@ class TensorBoard(Logger):
         writer: Any = SummaryWriter
         self._writer = writer(str(folder), purge_step=last_step + 1)
         if last_step < 0:
-            rows = [f"| {key} | {value} |" for key, value in settings.items()]
-            self._writer.add_text("settings", "\n".join(["| setting | value |", "|-|-|", *rows]), 0)
+            table = markdown_table(("setting", "value"), settings.items())
+            self._writer.add_text("settings", table, 0)
         self._writer.flush()
 
     def _write(self, entry: Mapping[str, float]) -> None:
@@ -289,5 +290,5 @@ class TensorBoard(Logger):
 
     def _close(self, stop_reason: str | None) -> None:
         if stop_reason is not None:
-            self._writer.add_text("stopped", stop_reason)
+            self._writer.add_text("stopped", markdown(stop_reason))
         self._writer.close()

@@ -2,7 +2,6 @@ r"""How faithful a student is to its teacher, how good both are, and what they c
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from limbeck.arguments import whole_number
@@ -21,6 +19,7 @@ from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
 from limbeck.errors import ArgumentError
 from limbeck.storage import files, records
 from limbeck.storage.files import plain
+from limbeck.text import table_text, visible
 
 FORMAT = "limbeck-fidelity-1"
 NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
@@ -96,14 +95,12 @@ class Fidelity(Comparison):
         return tables.sentence(self)
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
-        if self.by_group:
-            console.print(tables.group_table(self))
+        groups = [tables.group_table(self)] if self.by_group else []
+        text = table_text(self.table(), *groups).rstrip()
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
         notes += [*tables.remarks(self), *self.notes]
-        return "\n".join([console.export_text().rstrip(), *notes, self.sentence()])
+        return visible("\n".join([text, *notes, self.sentence()]))
 
     __repr__ = __str__
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
-from limbeck.text import compared
+from limbeck.text import PlainTable, compared
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import ClassCount, Fidelity
@@ -93,7 +93,7 @@ def table(report: Fidelity) -> Table:
     rows += _cost_rows(report, models)
     heads = ["", *(heading(report.names[model]) for model in models)]
     heads.insert(3, "student − teacher")
-    result = Table(title=f"fidelity on {_rows(report)}", title_justify="left")
+    result = PlainTable(title=f"fidelity on {_rows(report)}", title_justify="left")
     if report.labelled:
         result.caption_justify = "left"
         differences = "differences are paired, of percentages in points"
@@ -137,7 +137,7 @@ def group_table(report: Fidelity) -> Table:
     models = ["teacher", "student"] if report.labelled else ["student"]
     heads = ["column", "group", "rows", *models, f"student − {other}"]
     heads += ["worse"] if report.worse else []
-    result = Table(title=title, title_justify="left")
+    result = PlainTable(title=title, title_justify="left")
     for head in heads:
         words = head in ("column", "group", "worse")
         result.add_column(head, justify="left" if words else "right", overflow="fold")
