@@ -84,7 +84,7 @@ def test_two_processes_write_and_a_third_reads(tmp_path):
     while any(worker.is_alive() for worker in workers):
         saved = folders.read(tmp_path, "result", ("a", "b")).content
         assert saved["b"] == saved["a"] * 1000  # never of two writers
-        seen.add(saved["a"])
+        seen.add(bytes(saved["a"]))
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0]
