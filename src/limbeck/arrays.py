@@ -267,3 +267,7 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
 def dtype_name(tensor: Tensor) -> str:
     r"""The name of a tensor's type as specs have it, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}  # which specs may name

@@ -25,11 +25,12 @@ def test_a_table_a_function_and_a_test_file(limbeck, here):
     assert "agreement with teacher" in found.out
     assert "The result is in out" in found.out
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "arrays.npz", "config.toml", "result.json", "student",
+        "arrays.npz", "compression.json", "config.toml", "manifest.json", "result.json",
+        "student.safetensors", "training.json",
     ]  # fmt: skip
     assert content("out")["fidelity"]["rows"] == 40
     frame = pytest.importorskip("pandas").read_csv("test.csv")
-    assert lb.load("out/student").predict_proba(frame).shape == (40, 2)
+    assert lb.load("out").predict_proba(frame).shape == (40, 2)
 
 
 def test_without_a_test_file_some_rows_are_set_aside(limbeck, here):
@@ -60,7 +61,7 @@ def test_it_is_what_the_library_does(limbeck, here):
     from models import net
 
     same = lb.compress(net, np.load("all.npy"), (8,), inputs="data", steps=60, seed=3)
-    saved = lb.load("limbeck-compress/student")
+    saved = lb.load("limbeck-compress")
     for name, tensor in same.student.state_dict().items():
         assert torch.equal(saved.student.state_dict()[name], tensor), name
 
@@ -68,7 +69,7 @@ def test_it_is_what_the_library_does(limbeck, here):
 def test_a_table_of_numbers_is_an_array_for_a_net(limbeck, here):
     found = limbeck("compress", "models:net", "train.csv", "--drop", "y", *QUICK)
     assert found.code == 0, found.err
-    assert lb.load("limbeck-compress/student").row_format.shape == (3,)
+    assert lb.load("limbeck-compress").row_format.shape == (3,)
 
 
 def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, refused, here):

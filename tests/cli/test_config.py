@@ -59,7 +59,7 @@ def test_the_written_file_repeats_the_run(limbeck, here, verb):
     again = limbeck(verb, "--config", "one/config.toml", "--out", "two")
     assert again.code == 0, again.err
     assert told("one") == told("two")
-    one, two = (lb.storage.files.read_tensors(Path(folder) / "student/student.safetensors")[0]
+    one, two = (lb.storage.files.read_tensors(Path(folder) / "student.safetensors")[0]
                 for folder in ("one", "two"))  # fmt: skip
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli.folder import LOCK, folder_lock
+from limbeck.cli.folder import folder_lock
 from limbeck.errors import LimbeckError
 from limbeck.storage.files import read_tensors
 from tests.refusals import refused
@@ -19,7 +19,7 @@ from tests.refusals import refused
 SOURCE = str(Path(lb.__file__).parents[1])
 WORDS = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
 WORDS = (*WORDS, "--no-verdicts", "--steps", "300", "--checkpoint-seconds")
-CHECKPOINT = Path("out/checkpoint/loop/checkpoint.safetensors")
+LOCK, CHECKPOINT = ".run.lock", Path("out/checkpoint/loop/manifest.json")
 
 
 def started(*words):
@@ -64,9 +64,7 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
     assert "continuing after step" in resumed.err
     assert not Path("out", LOCK).exists()
     assert limbeck(*WORDS, "9", "--out", "whole").code == 0
-    one, two = (
-        read_tensors(Path(name, "student/student.safetensors"))[0] for name in ("out", "whole")
-    )
+    one, two = (read_tensors(Path(name, "student.safetensors"))[0] for name in ("out", "whole"))
     assert all((one[name] == two[name]).all() for name in two)
 
 

@@ -45,7 +45,7 @@ def test_a_card_of_a_compressed_teacher(tmp_path):
     assert "probabilities, from 0 to 1" in text
     assert "`ja`, `nein`" in text
     assert "| seed | 7 |" in text
-    assert report.shipped(result.exported).sentence() in text
+    assert report.shipped({p.name: p.stat().st_size for p in result.exported}).sentence() in text
     assert f"| torch | {torch.__version__} |" in text
     assert "| limbeck |" in text
     assert "from s import predict" in text

@@ -120,7 +120,7 @@ def _make_result(
             from limbeck import storage
             from limbeck.report import records
 
-            if folder.resumes and folder.has_checkpoint and not common.quiet:
+            if folder.resumes and folder.saved_steps and not common.quiet:
                 say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
             elif folder.resumes and not common.quiet:
                 say(f"{folder.work} holds no checkpoint yet; the run starts again")
@@ -134,12 +134,12 @@ def _make_result(
                 **outcome.evidence,
             )  # fmt: skip
             content["verdicts"] += check_requirements(requirements, content)
+            written = storage.to_files(content, arrays, folder.path)
             if outcome.saved is not None:
-                outcome.saved.save(folder.work / folders.STUDENT)
-            storage.write(folder.work, content, arrays)
-            content = storage.read(folder.work).content
+                written |= outcome.saved.to_files()
+        folder.finish(written)
     except KeyboardInterrupt:
-        if folder.has_checkpoint:
+        if folder.saved_steps:
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
                 f"again to continue, or: {folders.resume_command(folder.work)}"
@@ -151,10 +151,9 @@ def _make_result(
     except BaseException:
         folder.abandon()
         raise
-    folder.finish()
     if failure is not None:
         raise failure
-    return outcome.text, content
+    return outcome.text, storage.read(folder.path).content
 
 
 def _export(outcome: Outcome, path: Path | None) -> Outcome:
@@ -168,7 +167,7 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
     files = getattr(outcome.saved, "exported", ())
     if not files or report is None or not hasattr(report, "shipped"):
         return outcome
-    report = report.shipped(files)
+    report = report.shipped({path.name: path.stat().st_size for path in files})
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
 
 

@@ -26,12 +26,20 @@ def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     require_path(path, "--config", "a TOML file", "file")
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_config(path.read_bytes(), path)
+    except OSError as error:
+        raise unreadable("--config", path, error, "a TOML file") from error
+
+
+def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
+    r"""The values of a TOML file with this content."""
+    try:
+        text = content.decode("utf-8")
         # the parser takes quadratic time for names of many parts, which no option has
         if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
             raise ValueError("a name of more than 16 parts")
         return tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
+    except (ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
         raise unreadable("--config", path, error, "a TOML file") from error
 
 

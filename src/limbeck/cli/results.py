@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -19,8 +19,11 @@ from limbeck.cli import files
 from limbeck.cli import folder as folders
 from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
-from limbeck.cli.options import Debug, read_config
+from limbeck.cli.options import Debug
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+
+if TYPE_CHECKING:
+    from limbeck.storage.folders import Files
 
 DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
@@ -54,19 +57,16 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
     Code of the user's own is imported by the names given here, never by those in the folder.
     """
-    if not (folder / folders.STUDENT).is_dir():
-        expected = "a result of compress, condense or normalize"
-        raise ArgumentError("result", f"{folder}, which holds no student", expected)
     module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
     function = None if predict is None else predict_function(predict)
     try:
         with rename_argument("predict", "--predict"), rename_argument("student", "--student"):
-            return lb.load(folder / folders.STUDENT, module, predict=function)
+            return lb.load(folder, module, predict=function)
     except ArgumentError as error:
-        option, config = error.argument, folder / folders.CONFIG
+        option = error.argument
         if {"--predict": function, "--student": module}.get(option, error) is not None:
             raise
-        name = read_config(config).get(option.strip("-")) if config.exists() else None
+        name = folders.saved_options(folder).get(option.strip("-"))
         received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
         raise ArgumentError(option, received, "module:name; code is not saved") from None
 
@@ -133,10 +133,11 @@ def _describe_folder(path: Path) -> dict[str, str]:
     if folders.is_unfinished(path):
         command = folders.resume_command(path)
         return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
-    if (path / "student.safetensors").exists():
-        return _describe_student(path)
     from limbeck import storage
 
+    saved = storage.folders.read(path, "result", storage.STUDENT_FILES, "path")
+    if storage.CONTENT not in saved.names:
+        return _describe_student(saved)
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
     students = [
@@ -162,23 +163,22 @@ def _describe_new_inputs(content: Mapping[str, Any]) -> dict[str, str]:
     return {} if record is None else dict(NewInputs.from_record(dict(record)).lines())
 
 
-def _describe_student(path: Path) -> dict[str, str]:
+def _describe_student(saved: Files) -> dict[str, str]:
     r"""A saved student, without making it, which may need the user's own code."""
     from limbeck.condensation.condensed import ABOUT
-    from limbeck.storage.files import read
     from limbeck.training import result
 
-    tensors, about = read(path / result.STUDENT, result.FORMAT)
-    summary = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    tensors, about = saved.tensors(result.STUDENT, result.FORMAT)
     kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
     lines = {}
-    if (path / ABOUT).exists():
-        condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if ABOUT in saved.names:
+        condensed = saved.json(ABOUT)
         if about["spec"] is None and (bag := condensed["bag"]):
             kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
             lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
         lines |= _describe_new_inputs(condensed)
-    return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
+    stopped = saved.json(result.ABOUT)["stop_reason"]
+    return {"is": f"a student: {kind}", **lines, "stopped": stopped}
 
 
 def _describe_tensors(path: Path) -> dict[str, str]:

@@ -2,13 +2,12 @@ r"""The result of `compress`: a student that predicts the user's class names, an
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import joblib
@@ -24,17 +23,19 @@ from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
 from limbeck.compression.students import NumpyFastPath, predictions
 from limbeck.compression.training import Answering, Problem, Recipe
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.progress import announce
-from limbeck.storage import files
+from limbeck.storage.disk import Content, size_of
+from limbeck.storage.folders import Files
+from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared, table_text, visible
-from limbeck.training.result import STUDENT, Result, load
+from limbeck.training.result import STUDENT, Result, from_files, read_files
 
 
 def _in_own_units(
@@ -69,6 +70,10 @@ def _written(column: Any, mean: float, scale: float, threshold: float) -> str:
 
 
 ABOUT = "compression.json"
+FIELDS = {
+    "task": str, "classes": list[Any] | None, "format": dict[str, Any], "inputs": str,
+    "tried": list[dict[str, Any]], "notes": list[str],
+}  # fmt: skip
 Groups: TypeAlias = dict[str, Any] | str | Iterable[str] | None
 
 
@@ -168,17 +173,15 @@ class Compressed(Result):
 
     def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
         r"""The student's cost: size of exported or saved files, and seconds by batch size."""
-        with TemporaryDirectory() as place:
-            paths = self.exported
-            if not paths or not all(path.is_file() for path in paths):
-                try:
-                    folder = self.save(place)
-                    paths = (folder / STUDENT, folder / ABOUT)
-                except (LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
-                    paths = ()
-            size = sum(path.stat().st_size for path in paths) if paths else None
-        names = " and ".join(path.name for path in paths)
-        return Cost(parameters(self.student), size, dict(latency or {}), names)
+        sizes: dict[str, int] = {}
+        if self.exported and all(path.is_file() for path in self.exported):
+            sizes = {path.name: path.stat().st_size for path in self.exported}
+        else:
+            with suppress(LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
+                content = self.to_files()
+                sizes = {name: size_of(content[name]) for name in (STUDENT, ABOUT)}
+        size = sum(sizes.values()) if sizes else None
+        return Cost(parameters(self.student), size, dict(latency or {}), " and ".join(sizes))
 
     def _trained_on(self, labels: object) -> Compressed:
         r"""`on_labels`, announced, and trained once for the same labels."""
@@ -244,18 +247,11 @@ class Compressed(Result):
 
     __repr__ = __str__
 
-    def save(self, folder: str | Path) -> Path:
-        r"""Write the student (safetensors), its summary and its task (JSON) into a folder."""
+    def to_files(self) -> dict[str, Content]:
         assert self.row_format is not None
-        folder = super().save(folder)
-        about = {
-            "task": self.task,
-            "classes": self._class_names(),
-            "format": self.row_format.spec(),
-        }
-        about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        about: dict[str, Any] = {"task": self.task, "classes": self._class_names()}
+        about |= {"format": self.row_format.spec(), "inputs": self.inputs, "tried": self.tried}
+        return super().to_files() | {ABOUT: encode(about | {"notes": self.notes})}
 
     def _class_names(self) -> list[Any] | None:
         return None if self.classes is None else np.asarray(self.classes).tolist()
@@ -279,16 +275,20 @@ class Compressed(Result):
     @classmethod
     def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:
         r"""Load a saved result; it can predict, but has no teacher."""
-        result = load(folder, student)
-        path = Path(folder) / ABOUT
+        return cls.from_files(read_files(folder), student)
+
+    @classmethod
+    def from_files(cls, saved: Files, student: nn.Module | None = None) -> Compressed:
+        r"""A result of the files of a saved one."""
+        record = saved.fields(ABOUT, FIELDS)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            row_format = format_from_spec(about.pop("format", None) or about.pop("kind"))
-            names = about.pop("classes")
-            classes = None if names is None else np.asarray(names)
-            return cls(**vars(result), **about, row_format=row_format, classes=classes)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+            row_format = format_from_spec(record.pop("format"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(saved.path(ABOUT), f"has no format of rows ({error!r})") from error
+        names = record.pop("classes")
+        classes = None if names is None else np.asarray(names)
+        result = vars(from_files(saved, student))
+        return cls(**result, **record, row_format=row_format, classes=classes)
 
 
 def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:

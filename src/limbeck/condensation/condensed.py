@@ -2,7 +2,6 @@ r"""The result of `condense`: a small student, diagnostics of the draws, its rep
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -28,22 +27,30 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
+from limbeck.records import of_file
 from limbeck.storage import files
+from limbeck.storage.disk import Content
+from limbeck.storage.folders import Files
+from limbeck.storage.records import damaged, encode
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
 from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
-from limbeck.training.result import FORMAT, STUDENT, Result, load
+from limbeck.training.result import FORMAT, STUDENT, Result, from_files, read_files
 
 Predict: TypeAlias = Callable[..., Any]  # of a draw and inputs
-ABOUT = "condensed.json"
+ABOUT = "condensation.json"
+FIELDS = {
+    **dict.fromkeys(("head", "bag", "diagnostics", "new_inputs"), dict[str, Any] | None),
+    "notes": list[str], "used": int, "draw_bytes": int,
+}  # fmt: skip
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 
@@ -138,7 +145,10 @@ class Condensed(Result):
         A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
         own function is not saved: pass it to `load` again. Draws are not saved either.
         """
-        folder, bag = super().save(folder), None
+        return super().save(folder)
+
+    def to_files(self) -> dict[str, Content]:
+        bag = None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
         diagnostics = None
@@ -152,8 +162,7 @@ class Condensed(Result):
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in SAVED},
         }
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        return super().to_files() | {ABOUT: encode(about)}
 
     @classmethod
     def load(
@@ -166,34 +175,41 @@ class Condensed(Result):
             student: A new instance of your own module. Default: None, for bags.
             predict: Your own function of (draw, x) of a bag. Default: None, for ready-made models.
         """
-        path = Path(folder) / ABOUT
+        return cls.from_files(read_files(folder), student, predict=predict)
+
+    @classmethod
+    def from_files(
+        cls, saved: Files, student: nn.Module | None = None, *, predict: Predict | None = None
+    ) -> Condensed:
+        r"""A result of the files of a saved one; arguments as of `load`."""
+        folder, path = saved.folder, saved.path(ABOUT)
+        about = saved.fields(ABOUT, FIELDS)
+        bag, head = about["bag"], about["head"]
+        values: dict[str, Any] = {name: about[name] for name in SAVED}
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            bag, head = about["bag"], about["head"]
-            values: dict[str, Any] = {name: about[name] for name in SAVED}
             if (spec := about["diagnostics"]) is not None:
                 for name in ("r_hat", "ess"):  # of lists with None for NaN
                     spec[name] = torch.tensor(np.array(spec[name], dtype=np.float64))
                 values["diagnostics"] = Diagnostics(**spec)
             if head is not None:
-                new_inputs = NewInputs.from_record(about.get("new_inputs"))
+                new_inputs = NewInputs.from_record(about["new_inputs"])
                 values |= {"head": OutputFamily(**head), "new_inputs": new_inputs}
             known = None if bag is None else named_model(bag["predict"])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(path, f"cannot be read ({error!r})") from error
         function = known if predict is None else predict
         if bag is not None and student is None:
             if function is None:
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
-            tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
-            like, free = Structure.from_spec(bag), tensors["free"]
-            weighted = "logits" in tensors
-            student = SampleBag(function, like, len(free), weighted=weighted, dtype=free.dtype)
+            tensors = saved.tensors(STUDENT, FORMAT)[0]
+            with of_file(path):
+                like = Structure.from_spec(bag)
+            student = SampleBag.from_tensors(function, like, tensors)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
-        result = load(folder, student)
+        result = from_files(saved, student)
         if predict is not None and isinstance(result.student, SampleBag):
             _check_bag(result.student, values.get("head"), result.settings.get("input_shape") or {})
         values |= {each.name: getattr(result, each.name) for each in fields(Result)}

@@ -9,8 +9,8 @@ from typing import Any
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.export.card import card, card_path
-from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_file
-from limbeck.export.numpy_predictor import numpy_files, places, to_numpy
+from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
+from limbeck.export.numpy_predictor import numpy_files, to_numpy
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
@@ -19,9 +19,9 @@ __all__ = [
     "to_onnx", "to_pt2",
 ]  # fmt: skip
 
-# by format: the suffix of its files, and the function that writes a file and returns its largest
+# by format: the suffix of its files, and the function that gives them for a path, with the largest
 # difference from torch
-FORMATS: dict[str, tuple[str, Callable[[Portable, Path], float | None]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Portable, Path], tuple[dict[Path, bytes], Any]]]] = {
     "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "numpy": (".npz", numpy_files),
 }  # fmt: skip
 _card_text = card  # `export` has an argument of that name
@@ -56,21 +56,23 @@ def export(
         card: Whether to write a model card (Markdown) beside it. Default: True.
     """
     path = Path(path)
-    kind = kind_of(path, format)
-    if kind != "numpy" and _is_folder(path):
+    kind, folder = kind_of(path, format), path if _is_folder(path) else None
+    if kind != "numpy" and folder is not None:
         path = path / f"student.{kind}"
     if card:
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
-    worst = FORMATS[kind][1](model, path)
-    written = places(path) if kind == "numpy" else (path,)
+    content, worst = FORMATS[kind][1](model, path)
+    written = tuple(content)
+    if card:
+        if hasattr(report, "shipped"):
+            report = report.shipped({file.name: len(part) for file, part in content.items()})
+        text = _card_text(model, path, kind, worst, report=report, title=title)
+        content[card_path(path, kind)] = text.encode()
+    write_files(content, folder)
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = written
-    report = report.shipped(written) if hasattr(report, "shipped") else report
-    if card:
-        text = _card_text(model, path, kind, worst, report=report, title=title)
-        write_file(card_path(path, kind), text.encode())
     return path
 
 

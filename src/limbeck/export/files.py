@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,25 @@ from torch import Tensor, nn
 
 from limbeck.arrays import part_of
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.storage.files import replacing
+from limbeck.storage import folders
+from limbeck.storage.files import write_bytes
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
 MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
 
-@contextmanager
-def in_place(path: Path) -> Iterator[str]:
-    r"""A temporary name to write to; the file is renamed when it is complete."""
+def write_files(content: Mapping[Path, bytes], folder: Path | None = None) -> None:
+    r"""Write files, each of them completely or not at all; into a folder of limbeck's, as one."""
     try:
-        with replacing(path) as temporary:
-            yield temporary
+        if folder is not None:
+            folders.add(folder, "export", {path.name: part for path, part in content.items()})
+            return
+        for path, part in content.items():
+            write_bytes(path, part)
     except CheckpointError as error:
-        reason = error.__cause__ or error
-        raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    r"""Write a file, completely or not at all."""
-    with in_place(path) as temporary:
-        Path(temporary).write_bytes(content)
+        place, reason = folder or next(iter(content)), error.__cause__ or error
+        raise LimbeckError(f"export: {place} cannot be written ({reason})") from error
 
 
 def check_suffix(path: Path, suffix: str) -> None:

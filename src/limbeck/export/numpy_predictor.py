@@ -127,12 +127,14 @@ def to_numpy(
         path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
         input_shape: The shape of one row, if the module does not define it. Default: None.
     """
-    numpy_files(portable(thing, input_shape), Path(path))
-    return Path(path)
+    path = Path(path)
+    content = numpy_files(portable(thing, input_shape), path)[0]
+    files.write_files(content, None if path in content else path)
+    return path
 
 
-def numpy_files(model: Portable, path: Path) -> float:
-    r"""Write a student for NumPy; return its difference from torch in double precision."""
+def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
+    r"""The files of a student for NumPy; its difference from torch in double precision."""
     weights, script = places(path)
     files.not_foreign(script)
     text, arrays = _written(model, weights.name)
@@ -144,9 +146,7 @@ def numpy_files(model: Portable, path: Path) -> float:
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
     files.check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
-    files.write_file(weights, content.getvalue())
-    files.write_file(script, text.encode())
-    return worst
+    return {weights: content.getvalue(), script: text.encode()}, worst
 
 
 def places(path: Path) -> tuple[Path, Path]:

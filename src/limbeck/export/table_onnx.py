@@ -157,6 +157,15 @@ def to_onnx(
     """
     path = Path(path)
     files.check_suffix(path, ".onnx")
+    files.write_files({path: table_onnx_file(student, table, classes, task, output)})
+    return path
+
+
+def table_onnx_file(
+    student: nn.Module, table: Table, classes: Sequence[Any] | np.ndarray[Any, Any] | None,
+    task: str, output: str,
+) -> bytes:  # fmt: skip
+    r"""The content of the ONNX file that `to_onnx` writes."""
     choice("task", task, TASKS)
     for column in table.varying:
         if column.key in ("label", "probabilities"):
@@ -173,13 +182,11 @@ def to_onnx(
     with torch.no_grad():
         expected = module(batch)
     labels = _labels(classes, expected.shape[1])
-    file = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
+    file: bytes = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
     name = "label" if task == "regression" else "probabilities"
     answers = run_onnx(file, _feeds(table, batch), [name])
     files.check_agreement("ONNX file", files.relative_difference(answers, expected))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file)
-    return path
+    return file
 
 
 def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
@@ -214,14 +221,12 @@ def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
     ).model_proto  # fmt: skip
 
 
-def trace_onnx(
-    module: nn.Module, x: object, name: str, file: str | None = None, **options: Any
-) -> Any:
+def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
     try:
         with files.quietly():
             # a last dict holds keyword arguments
-            return torch.onnx.export(module, (x, {}), file, dynamo=True, verbose=False, **options)
+            return torch.onnx.export(module, (x, {}), dynamo=True, verbose=False, **options)
     except Exception as error:  # of the exporter's many kinds
         raise files.export_error(name, "ONNX", error) from error
 

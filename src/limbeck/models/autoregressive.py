@@ -180,13 +180,12 @@ class Autoregressive(nn.Module):
 
     def save(self, path: str | Path) -> Path:
         r"""Write parameters and spec as one safetensors file."""
-        files.write(Path(path), self.state_dict(), {"spec": self.spec()}, FORMAT)
-        return Path(path)
+        return files.write(path, self.state_dict(), {"spec": self.spec()}, FORMAT)
 
     @classmethod
     def load(cls, path: str | Path, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
-        tensors, about = files.read(Path(path), FORMAT)
+        tensors, about = files.read(path, FORMAT)
         with of_file(path):
             most = checks.count_numbers(tensors)
             model = cls.from_spec(about.get("spec") or {}, most, device=device)

@@ -2,12 +2,12 @@ r"""Files of RBMs: their weights by any of the names that are in use."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save as safetensors_bytes
 from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.models.mat_file import read_mat
 from limbeck.storage import files
 
+FORMAT = "limbeck-rbm-1"
 NAMES = (("W", "a", "b"), ("vishid", "visbiases", "hidbiases"))
 ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
@@ -50,16 +51,17 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".safetensors"):
         raise ArgumentError("path", str(path), "a name that ends in .npz or .safetensors")
-    arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
+    content: Any
+    if suffix == ".npz":
+        archive = io.BytesIO()
+        np.savez(archive, **{name: t.detach().cpu().numpy() for name, t in tensors.items()})  # type: ignore[arg-type]
+        content = archive.getvalue()
+    else:
+        content = files.encode(tensors, {}, FORMAT, digest=True)
     try:
-        with files.replacing(path) as temporary, open(temporary, "wb") as file:
-            if suffix == ".npz":
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            else:
-                file.write(safetensors_bytes(arrays))
+        return files.write_bytes(path, content)
     except CheckpointError as error:
         raise LimbeckError(f"path: writing {path} failed ({_first_line(error)})") from error
-    return path
 
 
 def _read_npz(path: Path) -> dict[str, Any]:

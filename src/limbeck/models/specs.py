@@ -11,8 +11,6 @@ from torch import nn
 from limbeck import models
 from limbeck.errors import ArgumentError
 
-TYPES: dict[str, Any] = {name: getattr(models, name) for name in models.__all__}
-
 
 def from_spec(spec: object, most: int | None = None) -> nn.Module:
     r"""A model of the same shape, freshly initialised.
@@ -23,8 +21,9 @@ def from_spec(spec: object, most: int | None = None) -> nn.Module:
             that claims more is refused before anything is allocated. Default: any number.
     """
     name = spec.get("type") if isinstance(spec, Mapping) else None
-    if not isinstance(name, str) or name not in TYPES:
-        expected = f"a spec of one of {', '.join(TYPES)}"
+    if not isinstance(name, str) or name not in models.BY_NAME:
+        expected = f"a spec of one of {', '.join(models.BY_NAME)}"
         raise ArgumentError("spec", reprlib.repr(spec), expected)
-    model: nn.Module = TYPES[name].from_spec(spec, most)
+    kind: Any = models.BY_NAME[name]
+    model: nn.Module = kind.from_spec(spec, most)
     return model

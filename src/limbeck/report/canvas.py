@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limbeck.errors import LimbeckError
+from limbeck.storage.files import write_bytes
 from limbeck.text import shown
 
 if TYPE_CHECKING:
@@ -70,13 +71,17 @@ def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
 
 def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160) -> Path:
     r"""Write a figure as .png, .svg or .pdf, with its description `alt` in the file's metadata."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, file = Path(path), io.BytesIO()
     svg = {"Description": alt, "Date": None}
     metadata = {".png": {"Description": alt}, ".svg": svg, ".pdf": {"Subject": alt}}
-    by_suffix = metadata.get(path.suffix.lower())
-    figure.savefig(path, dpi=dpi, metadata=by_suffix)  # type: ignore[union-attr]
-    return path
+    kind = path.suffix.lower()
+    options: dict[str, Any] = {
+        "dpi": dpi,
+        "metadata": metadata.get(kind),
+        "format": kind.removeprefix(".") or None,
+    }
+    figure.savefig(file, **options)  # type: ignore[union-attr]
+    return write_bytes(path, file.getvalue())
 
 
 def load_matplotlib() -> ModuleType:

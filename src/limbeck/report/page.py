@@ -13,7 +13,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
-from limbeck.storage import Saved, files, read
+from limbeck.storage import Saved, folders, read
 from limbeck.text import visible
 
 REPORTS: dict[str, Any] = {
@@ -56,9 +56,8 @@ def _write(folder: Path, page: Page) -> Path:
     record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
     texts["report.html"] = blocks.render(page)
-    for name, text in texts.items():
-        files.write_text(folder / name, text)
-    return folder / "report.html"
+    content = {name: text.encode() for name, text in texts.items()}
+    return folders.add(folder, "report", content) / "report.html"
 
 
 def document(saved: Saved, prefix: str = "p") -> Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -18,7 +19,9 @@ import numpy as np
 
 from limbeck.arguments import choice, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage.files import differences, replacing, write_text
+from limbeck.storage import disk
+from limbeck.storage.files import differences
+from limbeck.storage.records import encode
 from limbeck.teachers.keys import Array, distinct, row_keys
 
 FORMAT = "limbeck-teacher-cache-1"
@@ -119,7 +122,7 @@ class Answers:
         if len(rows):
             self._agree()
             if not (self.folder / META).exists():
-                write_text(self.folder / META, json.dumps(self.about, indent=1) + "\n")
+                _write(self.folder / META, [encode(self.about)])
             self._segments.write(keys, rows)
 
     def as_kept(self, values: Array) -> Array:
@@ -246,20 +249,15 @@ class Segments:
     def _commit(self, head: Array, rows: Iterable[Array]) -> None:
         name = f"{time.time_ns():020d}-{secrets.token_hex(8)}"
         values = self.folder / (name + VALUES)
-        with replacing(values) as temporary:
-            _save(temporary, self.dtype, (len(head), *self.shape), rows)
+        _write(values, _array_file(self.dtype, (len(head), *self.shape), rows))
         try:
-            with replacing(self.folder / (name + KEYS)) as temporary:
-                _save(temporary, head.dtype, head.shape, [head])
+            keys = self.folder / (name + KEYS)
+            _write(keys, _array_file(head.dtype, head.shape, [head]))
         except CheckpointError:
-            values.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                disk.remove(values)
             raise
-        with contextlib.suppress(OSError):  # names, too, shall survive a crash
-            handle = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        disk.flush_folder(self.folder)  # names, too, shall survive a crash
 
     def _refresh(self) -> None:
         for _ in range(100):  # the folder may change meanwhile
@@ -341,7 +339,7 @@ class Segments:
         for segment in smaller:
             for ending in (KEYS, VALUES):  # without its keys a segment is gone
                 try:
-                    (self.folder / (segment.name + ending)).unlink(missing_ok=True)
+                    disk.remove(self.folder / (segment.name + ending))
                 except OSError:  # some systems keep files that are mapped
                     self._compacts = False
         for path in self.folder.iterdir():  # what killed processes have left unfinished
@@ -350,7 +348,7 @@ class Segments:
             with contextlib.suppress(OSError):
                 old = time.time() - path.stat().st_mtime > ABANDONED
                 if old and (path.suffix == ".tmp" or unpaired):
-                    path.unlink()
+                    disk.remove(path)
 
 
 def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
@@ -369,13 +367,21 @@ def _checks(keys: Array, rows: Array) -> Array:
     return row_keys(words)[:, 0] ^ keys[:, 0]
 
 
-def _save(path: str, dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
-    r"""Write an array piece by piece, by write calls: a mapped file on a full disk would crash."""
+def _array_file(dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> Iterator[Any]:
+    r"""An array's file piece by piece: no more than one of them is in memory."""
     about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, about)
-        for piece in pieces:
-            file.write(np.ascontiguousarray(piece, dtype).data)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, about)
+    yield header.getvalue()
+    for piece in pieces:
+        yield np.ascontiguousarray(piece, dtype).reshape(-1).view(np.uint8)
+
+
+def _write(path: Path, content: Iterable[Any]) -> None:
+    try:
+        disk.write_file(path, content)
+    except OSError as error:
+        raise CheckpointError(f"cache: writing {path} failed ({error})") from error
 
 
 def _load(path: Path) -> Array:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.storage.files import write_text
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
 
@@ -155,7 +155,8 @@ class CSVLogger(Logger):
         self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= last_step])
         about = self.path.with_suffix(".json")
         known = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
-        _write_file(about, json.dumps(known | {name: dict(settings)}, indent=1, default=str) + "\n")
+        text = json.dumps(known | {name: dict(settings)}, indent=1, default=str)
+        write_file(about, f"{text}\n".encode())
 
     def _write(self, entry: Mapping[str, float]) -> None:
         row = {"run": self.name, **entry, "step": int(entry["step"])}
@@ -183,14 +184,7 @@ class CSVLogger(Logger):
         writer = csv.DictWriter(text, self.columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
-        _write_file(self.path, text.getvalue())
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        write_text(path, text)
-    except CheckpointError as error:
-        raise error.__cause__ or error from None
+        write_file(self.path, text.getvalue().encode())
 
 
 TAG = "limbeck.run"  # by which the run is found again when it resumes
@@ -280,7 +274,7 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         writer: Any = SummaryWriter
         self._writer = writer(str(folder), purge_step=last_step + 1)
         if last_step < 0:

@@ -2,7 +2,6 @@ r"""How faithful a student is to its teacher, how good both are, and what they c
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,8 +16,8 @@ from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
-from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import files
+from limbeck.errors import ArgumentError
+from limbeck.storage import files, records
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
@@ -136,28 +135,27 @@ class Fidelity(Comparison):
         }
         return cls(**values)
 
-    def shipped(self, files: Sequence[Path]) -> Fidelity:
-        r"""The same report, with the size of the files that the student was exported to."""
-        size = sum(file.stat().st_size for file in files)
-        names = " and ".join(file.name for file in files)
+    def shipped(self, sizes: Mapping[str, int]) -> Fidelity:
+        r"""The same report, with the sizes of the files that the student was exported to."""
+        size, names = sum(sizes.values()), " and ".join(sizes)
         costs = self.costs | {"student": replace(self.costs["student"], bytes=size, files=names)}
         return replace(self, costs=costs)
 
     def save(self, path: str | Path) -> Path:
         r"""Write the report as a JSON file."""
-        path = Path(path)
-        files.write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
-        return path
+        return files.write_bytes(path, records.encode(self.to_dict()))
 
     @classmethod
     def load(cls, path: str | Path) -> Fidelity:
         r"""Read what `save` wrote."""
+        path = Path(path)
+        saved = records.decode(files.read_bytes(path), path)
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(saved)
         except ArgumentError:
             raise
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"report: {path} cannot be read ({error!r})") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise records.damaged(path, f"cannot be read ({error!r})") from error
 
 
 def fidelity(
