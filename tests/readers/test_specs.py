@@ -11,6 +11,7 @@ import limbeck as lb
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models import (
+    BY_NAME,
     MADE,
     MLP,
     NADE,
@@ -23,7 +24,7 @@ from limbeck.models import (
     Trees,
 )
 from limbeck.models.checks import count_numbers
-from limbeck.models.specs import TYPES, from_spec
+from limbeck.models.specs import from_spec
 from limbeck.models.tree import TreeArrays
 from limbeck.posteriors.draws import Structure
 from limbeck.storage import files
@@ -133,7 +134,7 @@ def test_a_file_whose_spec_claims_too_much_is_refused(tmp_path):
 
 
 def test_only_models_and_names_of_limbecks_own_tables_are_made():
-    assert set(TYPES) == set(lb.models.__all__)
+    assert set(BY_NAME) == set(lb.models.__all__)
     for spec in (None, {}, {"type": "Module"}, {"type": ["MLP"]}, "MLP", {"type": "nn.Linear"}):
         with refused("spec", expected="a spec of one of MADE, MLP"):
             from_spec(spec)

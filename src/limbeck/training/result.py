@@ -17,7 +17,7 @@ from limbeck.storage import STUDENT_FILES, files, folders
 from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
 from limbeck.storage.records import encode
-from limbeck.text import PlainTable, table_text, visible
+from limbeck.text import PlainTable, table_text
 
 STUDENT, ABOUT = "student.safetensors", "training.json"
 FORMAT = "limbeck-student-1"
