@@ -11,7 +11,8 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench clean distclean
+.PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench \
+	fuzz clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +60,9 @@ format: $(DEV) ## format the code and apply automatic fixes
 
 bench: $(RUN) ## time one step of the loop
 	$(BIN)/python benchmarks/step.py $(ARGS)
+
+fuzz: $(DEV) ## call everything public with wrong arguments, 50,000 times
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --workers $(WORKERS) $(ARGS)
 
 clean: ## remove caches and builds
 	rm -rf build dist htmlcov site test-artifacts .hypothesis .mypy_cache .pytest_cache .ruff_cache

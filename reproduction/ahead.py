@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.arrays import Batch
 from limbeck.inputs.base import Inputs
 
@@ -34,7 +34,7 @@ class Ahead(Inputs):
     ) -> None:
         super().__init__(seed)
         self.sample = sample
-        self.block = whole_number("block", block, "a whole number from 1", least=1)
+        self.block = integer("block", block, "a whole number from 1", least=1)
         self.samples, self.position = torch.empty(0), 0
         self.begun = self.generator.get_state()
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
@@ -71,7 +71,7 @@ class Settings:
             if name not in PARTS:
                 raise ArgumentError.unknown("parts", name, PARTS)
         for size in self.sizes:
-            whole_number("sizes", size, "whole numbers from 1", least=1)
+            integer("sizes", size, "whole numbers from 1", least=1)
         if not self.parts or not self.sizes:
             raise ArgumentError("parts" if not self.parts else "sizes", "none", "one or more")
 

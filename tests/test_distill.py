@@ -148,14 +148,14 @@ def test_losses_that_need_arguments_have_no_name(name):
 @pytest.mark.parametrize("argument", ["steps", "batch_size", "every", "checkpoint_every"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "3"])
 def test_counts_must_be_whole_numbers_from_one(argument, value):
-    error = refuses(f"^{argument}: expected a whole number from 1, got ", **{argument: value})
+    error = refuses(f"^{argument}: expected a whole number from 1.*, got ", **{argument: value})
     assert error.received == repr(value)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(lr=-1.0), "^lr: expected a finite number above zero.*, got -1.0"),
+        (dict(lr=-1.0), "^lr: expected a number above zero.*, got -1.0"),
         (dict(lr=0.0), "^lr: expected .*, got 0.0"),
         (dict(clip=0.0), "^clip: expected .*, got 0.0"),
         (dict(clip=-3.0), "^clip: expected .*, got -3.0"),
@@ -171,7 +171,7 @@ def test_counts_must_be_whole_numbers_from_one(argument, value):
         (dict(precompute=True, inputs=Noise(4)), "^precompute: expected a Dataset.*, got True"),
         (dict(held_out=Noise(4)), "^held_out: expected a tensor.*, got Noise inputs"),
         (dict(held_out=X[:0]), "^held_out: expected .*, got no data"),
-        (dict(student="mlp"), "^student: expected a torch module.*, got an object of type str"),
+        (dict(student="mlp"), "^student: expected a torch module.*, got 'mlp'"),
         (dict(student=plain), "^student: expected .*, got an object of type function"),
         (dict(student=net(1, 5, 3)), "shape"),
         (dict(student=net(1, 4, 2)), "2 outputs where the teacher has 3"),
@@ -185,7 +185,7 @@ def test_counts_must_be_whole_numbers_from_one(argument, value):
         (dict(inputs=X.double()), "float64"),
         (dict(inputs="digits.csv"), "^inputs: expected .*, got "),
         (dict(batch_size=61), "^batch_size: expected at most 60, .* or replace=True.*, got 61"),
-        (dict(device="abc"), "^device: expected 'auto', or a device of this machine.*, got 'abc'"),
+        (dict(device="abc"), "^device: expected a device of this machine.*, got 'abc'"),
         (dict(device=None), "^device: expected .*, got None"),
     ],
 )
@@ -195,7 +195,7 @@ def test_what_cannot_be_used_is_refused_by_name(options, said):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there_is_refused():
-    refuses("^device: expected 'auto', or a device of this machine.*, got 'cuda'", device="cuda")
+    refuses("^device: expected a device of this machine.*, got 'cuda'", device="cuda")
 
 
 def test_a_refusal_leaves_the_student_as_it_was():

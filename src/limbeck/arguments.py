@@ -1,50 +1,377 @@
-r"""Checks of numeric arguments, with errors that name the argument."""
+r"""Arguments: each is declared once, by its annotation, and converted when a function is called.
+
+`steps: Count` is an int for a type checker; `@checked_arguments` makes it a whole number from 1, or
+raises `ArgumentError` ("steps: expected a whole number from 1, got 2.7").
+"""
 
 from __future__ import annotations
 
+import builtins
+import functools
+import inspect
 import math
 import operator
-from collections.abc import Callable, Collection
-from typing import SupportsIndex
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, SupportsIndex, TypeVar, Union, get_args, get_origin
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
+
+T = TypeVar("T")
+Checked = TypeVar("Checked", bound=Callable[..., Any])
+PLAIN = ("builtins", "typing")  # modules of classes that say too little: int, str, Any
+LARGEST = 2**63 - 1  # that int64 holds
+CLASSES = {Tensor: "a tensor", nn.Module: "a torch module", torch.Generator: "a torch.Generator"}
+
+
+class RefusedError(Exception):
+    r"""A converter does not accept a value."""
+
+
+class Converter:
+    r"""What an argument accepts, and as what the function gets it."""
+
+    expected = ""
+
+    def convert(self, value: Any) -> Any:
+        r"""The value as the function gets it; `RefusedError` is raised for any other."""
+        raise NotImplementedError
+
+    def describe(self, value: object) -> str:
+        r"""What is expected in place of a value that was refused."""
+        return self.expected
+
+    def __call__(self, argument: str, value: object, expected: str | None = None) -> Any:
+        r"""The converted value of an argument, or an error that names it."""
+        try:
+            return self.convert(value)
+        except RefusedError:
+            words = self.describe(value) if expected is None else expected
+        raise ArgumentError(argument, shown(value), words)
+
+
+class AsGiven(Converter):
+    r"""An object of the user's: the function that uses it checks it."""
+
+    expected = "any object"
+
+    def convert(self, value: Any) -> Any:
+        return value
+
+
+class Whole(Converter):
+    r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor."""
+
+    def __init__(self, least: int | None = None, most: int = LARGEST) -> None:
+        self.least, self.most = -LARGEST if least is None else least, most
+        start = "" if least is None else f" from {least}"
+        end = "" if most == LARGEST else f" to {most}"
+        self.expected = f"a whole number{start}{end}"
+
+    def convert(self, value: Any) -> int:
+        if isinstance(value, np.ndarray | Tensor):
+            value = scalar(value)
+            value = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
+            raise RefusedError
+        try:
+            result = operator.index(value)
+        except Exception:  # a class has the method, too
+            raise RefusedError from None
+        if not self.least <= result <= self.most:
+            raise RefusedError
+        return result
+
+
+class Number(Converter):
+    r"""A finite number within bounds, as a float."""
+
+    def __init__(
+        self, least: float | None = None, most: float | None = None, *,
+        above: float | None = None, below: float | None = None,
+    ) -> None:  # fmt: skip
+        self.bounds = (
+            (operator.ge, least, "from {:g}"), (operator.gt, above, "above {:g}"),
+            (operator.le, most, "up to {:g}"), (operator.lt, below, "below {:g}"),
+        )  # fmt: skip
+        words = [text.format(bound) for _, bound, text in self.bounds if bound is not None]
+        self.expected = f"a number {' and '.join(words)}" if words else "a finite number"
+        if least is not None and most is not None:
+            self.expected = f"a number from {least:g} to {most:g}"
+        elif above is not None and below is not None:
+            self.expected = f"a number between {above:g} and {below:g}"
+        self.expected = self.expected.replace("above 0", "above zero")
+
+    def convert(self, value: Any) -> float:
+        value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
+        if isinstance(value, str | bytes | bool | np.bool_):
+            raise RefusedError
+        try:
+            result = float(value)
+        except Exception:  # of the value's own type; OverflowError of a large integer
+            raise RefusedError from None
+        known = (holds(result, bound) for holds, bound, _ in self.bounds if bound is not None)
+        if not math.isfinite(result) or not all(known):
+            raise RefusedError
+        return result
+
+
+def scalar(value: Any) -> Any:
+    r"""The number in a 0-d array or tensor."""
+    try:
+        return value.item() if value.ndim == 0 else None
+    except Exception:  # a tensor without data, or of a form without items
+        return None
+
+
+class Truth(Converter):
+    r"""True or False, of Python's or NumPy's, or 0 or 1."""
+
+    expected = "True or False"
+
+    def convert(self, value: Any) -> bool:
+        value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
+        if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
+            return bool(value)
+        raise RefusedError
+
+
+class Choice(Converter):
+    r"""One of a few names; the nearest one is suggested for another."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.expected = ", ".join(map(repr, sorted(names)))
+
+    def convert(self, value: Any) -> str:
+        if isinstance(value, str) and value in self.names:
+            return value
+        raise RefusedError
+
+    def describe(self, value: object) -> str:
+        return ArgumentError.unknown("", value, self.names).expected
+
+
+class Instance(Converter):
+    r"""An object of a class."""
+
+    def __init__(self, cls: type, expected: str | None = None) -> None:
+        self.cls, name = cls, cls.__name__
+        article = "an" if name[0] in ("FHLMNRSX" if name.isupper() else "AEIOU") else "a"
+        self.expected = expected or CLASSES.get(cls, f"{article} {name}")
+
+    def convert(self, value: Any) -> Any:
+        if isinstance(value, self.cls):
+            return value
+        raise RefusedError
+
+
+class Callback(Converter):
+    r"""A function, or any other object that can be called (but no class)."""
+
+    expected = "a function"
+
+    def convert(self, value: Any) -> Any:
+        if callable(value) and not isinstance(value, type):
+            return value
+        raise RefusedError
+
+
+class Listed(Converter):
+    r"""Several values as a list: of a list, a tuple, an array, but not of text or a dict."""
+
+    expected = "a list"
+
+    def convert(self, value: Any) -> list[Any]:
+        if isinstance(value, str | bytes | Mapping | type):
+            raise RefusedError
+        try:
+            return list(value)
+        except Exception:  # of the value's own
+            raise RefusedError from None
+
+
+class FilePath(Converter):
+    r"""A path as text or as a path object that a file system can have."""
+
+    expected = "a path"
+
+    def convert(self, value: Any) -> str | Path:
+        try:
+            value = value if isinstance(value, Path) else os.fspath(value)
+            usable = isinstance(value, str | Path) and b"\0" not in os.fsencode(value)
+        except Exception:  # of the value's own; or a character that no name can have
+            raise RefusedError from None
+        if not usable or not str(value):
+            raise RefusedError
+        return value
+
+
+class DeviceName(Converter):
+    r"""A device of this machine by its name, or a torch.device."""
+
+    def convert(self, value: Any) -> torch.device:
+        if not isinstance(value, str | torch.device) or self.obstacle(value):
+            raise RefusedError
+        return torch.device(value)
+
+    def obstacle(self, value: Any) -> str:
+        r"""Why a device cannot be used, in torch's words; "" if it can."""
+        try:
+            torch.empty(0, device=torch.device(value))
+        except Exception as error:  # of the device's own backend
+            return str(error).partition("\n")[0] or type(error).__name__
+        return ""
+
+    def describe(self, value: object) -> str:
+        return f"a device of this machine ({self.obstacle(value)})"
+
+
+class FloatType(Converter):
+    r"""torch.float32 or torch.float64."""
+
+    expected = "torch.float32 or torch.float64"
+
+    def convert(self, value: Any) -> torch.dtype:
+        if value is torch.float32 or value is torch.float64:
+            return value
+        raise RefusedError
+
+
+class Either(Converter):
+    r"""What one of several converters accepts; the first that does converts."""
+
+    def __init__(self, *converters: Converter) -> None:
+        self.converters = converters
+
+    def convert(self, value: Any) -> Any:
+        for converter in self.converters:
+            try:
+                return converter.convert(value)
+            except RefusedError:
+                pass
+        raise RefusedError
+
+    def describe(self, value: object) -> str:
+        return ", or ".join(converter.describe(value) for converter in self.converters)
+
+
+Count = Annotated[int, Whole(1)]
+CountFromZero = Annotated[int, Whole(0)]
+Seed = Annotated[int, Whole(0)]  # whatever torch and NumPy both take
+Finite = Annotated[float, Number()]
+Positive = Annotated[float, Number(above=0)]
+FromZero = Annotated[float, Number(0)]
+Fraction = Annotated[float, Number(0, 1)]
+InnerFraction = Annotated[float, Number(above=0, below=1)]  # without 0 and 1
+Share = Annotated[float, Number(above=0, most=1)]  # without 0
+Remainder = Annotated[float, Number(0, below=1)]  # without 1
+Flag = Annotated[bool, Truth()]
+Text = Annotated[str, Instance(str, "text")]
+Auto = Annotated[str, Choice("auto")]
+Function = Annotated[T, Callback()]
+PathLike = Annotated[str | Path, FilePath()]
+Device = Annotated[str | torch.device, DeviceName()]
+DType = Annotated[torch.dtype, FloatType()]
+Items = Annotated[T, Listed()]
+Dict = Annotated[T, Instance(Mapping, "a dict")]
+UserObject = Annotated[T, AsGiven()]
+
+
+def converter_of(annotation: object) -> Converter | None:
+    r"""The converter that an annotation declares: its own, that of a class, or those of a union."""
+    if get_origin(annotation) is Annotated:
+        return next((part for part in get_args(annotation) if isinstance(part, Converter)), None)
+    if get_origin(annotation) in (Union, UnionType):
+        parts = [converter_of(part) for part in get_args(annotation)]
+        return None if None in parts else Either(*parts)  # type: ignore[arg-type]
+    if annotation is None or annotation is NoneType:
+        return Instance(NoneType, "None")
+    of_class = isinstance(annotation, type) and annotation.__module__ not in PLAIN
+    if not of_class or getattr(annotation, "_is_protocol", False):
+        return None
+    return Instance(annotation)  # type: ignore[arg-type]
+
+
+def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
+    r"""The converter of each parameter of a function or class; None where none is declared."""
+    owners = function.__mro__ if isinstance(function, type) else ()
+    called = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    function = inspect.unwrap(called)
+    found: dict[str, Converter | None] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation, scope = parameter.annotation, getattr(function, "__globals__", {})
+        annotation = Any if annotation is parameter.empty else annotation
+        for owner in owners:  # a field is read where it stands
+            if inspect.get_annotations(owner).get(name, function) is annotation:
+                scope = vars(sys.modules[owner.__module__])
+                break
+        if isinstance(annotation, str):  # names that only a type checker imports stand for Any
+            annotation = eval(annotation, {}, defaultdict(lambda: Any, vars(builtins) | scope))
+        found[name] = converter_of(annotation)
+    return found
+
+
+def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    r"""Arguments by name, converted as a function or class declares them."""
+    converters = {name: each or AsGiven() for name, each in declared(function).items()}
+    return {name: converters[name](name, value) for name, value in values.items()}
+
+
+def checked_arguments(target: Checked) -> Checked:
+    r"""A function, or a class with its constructor, that converts its arguments on each call."""
+    if isinstance(target, type):
+        target.__init__ = _checked(target.__init__, target)  # type: ignore[misc]
+        return target
+    return _checked(target, target)
+
+
+def _checked(function: Checked, declares: Callable[..., Any]) -> Checked:
+    parameters = inspect.signature(function).parameters
+    named = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    rest = next((name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
+    converters: dict[str, Converter] = {}  # resolved at the first call, when all names are there
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if not converters:
+            found = {name: each for name, each in declared(declares).items() if each is not None}
+            converters.update(found or {"": AsGiven()})
+        values = list(args)
+        for index, value in enumerate(args):
+            name = named[index] if index < len(named) else rest
+            if name in converters:
+                values[index] = converters[name](name, value)
+        for name in kwargs.keys() & converters.keys():
+            kwargs[name] = converters[name](name, kwargs[name])
+        return function(*values, **kwargs)
+
+    checked.checks_arguments = True  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]
 
 
 def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
     r"""A finite number for which a condition holds."""
-    try:
-        result = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        result = math.nan
-    if isinstance(value, str) or not math.isfinite(result) or not holds(result):
-        raise ArgumentError(argument, repr(value), expected)
+    result: float = Number()(argument, value, expected)
+    if not holds(result):
+        raise ArgumentError(argument, shown(value), expected)
     return result
 
 
-def whole_number(argument: str, value: object, expected: str, least: int | None = None) -> int:
-    r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor."""
-    item = value
-    if isinstance(value, np.ndarray | Tensor) and value.ndim == 0:
-        item = value.item()
-        item = int(item) if isinstance(item, float) and item.is_integer() else item
-    not_whole = (bool, np.bool_, np.ndarray, Tensor)  # though some have an __index__
-    if isinstance(item, not_whole) or not isinstance(item, SupportsIndex):
-        raise ArgumentError(argument, repr(value), expected)
-    result = operator.index(item)
-    if least is not None and result < least:
-        raise ArgumentError(argument, repr(value), expected)
+def integer(argument: str, value: object, expected: str, least: int | None = None) -> int:
+    r"""A whole number from `least`."""
+    result: int = Whole(least)(argument, value, expected)
     return result
-
-
-def whole(argument: str, value: object) -> int:
-    r"""A whole number from 1."""
-    return whole_number(argument, value, "a whole number from 1", least=1)
 
 
 def choice(argument: str, value: object, known: Collection[str]) -> None:
     r"""Refuse a value that is not one of the known names."""
-    if value not in known:
-        raise ArgumentError.unknown(argument, value, known)
+    Choice(*known)(argument, value)

@@ -129,6 +129,8 @@ def as_part(value: Any, argument: str) -> Part:
         value = torch.stack(list(value))
     typed = isinstance(value, Tensor)
     values = value.detach() if typed else _from_array(value, argument)
+    if values.is_meta:
+        raise ArgumentError(argument, "a tensor on the device 'meta', without data", ACCEPTED)
     if values.layout != torch.strided:
         raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
     if values.is_complex():
@@ -177,7 +179,7 @@ def _from_array(value: Any, argument: str) -> Tensor:
     else:
         try:
             array = np.asarray(value)
-        except (ValueError, TypeError, RuntimeError) as reason:
+        except Exception as reason:  # of whatever the value is
             received = f"a {type(value).__name__} that is no array ({reason})"
             raise ArgumentError(argument, received, ACCEPTED) from None
     if array.dtype.kind == "c":

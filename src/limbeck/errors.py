@@ -3,12 +3,24 @@ r"""Errors that the user can correct: they name the argument, what is expected a
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class LimbeckError(Exception):
     r"""Base class of limbeck's errors."""
+
+
+def shown(value: object) -> str:
+    r"""A value in an error: one line of at most 200 characters, without addresses."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of the user's own class
+        text = " at 0x"
+    if " at 0x" in text:
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 class ArgumentError(LimbeckError, ValueError):
@@ -28,10 +40,32 @@ class ArgumentError(LimbeckError, ValueError):
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
         r"""An unknown name, with the nearest known one suggested."""
         known = sorted(known)
-        near = difflib.get_close_matches(str(value).lower(), [k.lower() for k in known], n=1)
-        hint = next((k for k in known if near and k.lower() == near[0]), None)
+        hint = nearest(value, known) if isinstance(value, str) else None
         suggestion = f" (did you mean {hint!r}?)" if hint else ""
-        return cls(argument, repr(value), ", ".join(map(repr, known)) + suggestion)
+        return cls(argument, shown(value), ", ".join(map(repr, known)) + suggestion)
+
+    @classmethod
+    def unknown_argument(cls, argument: str, known: Iterable[str], function: str) -> ArgumentError:
+        r"""An argument that a function of limbeck does not have, with the nearest one suggested."""
+        hint = nearest(argument, sorted(known))
+        suggestion = f" (did you mean {hint!r}?)" if hint else ""
+        listed = f"help(limbeck.{function}) lists them"
+        expected = f"an argument of {function.rpartition('.')[2]}{suggestion}; {listed}"
+        return cls(argument, "an unknown name", expected)
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    r"""The known name that is most like another one, whatever their case; None if none is."""
+    near = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1)
+    return next((k for k in known if near and k.lower() == near[0]), None)
+
+
+def user_stacklevel() -> int:
+    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 @contextmanager

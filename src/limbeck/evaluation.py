@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
-from limbeck.arguments import choice
+from limbeck.arguments import Choice, UserObject, checked_arguments, choice
 from limbeck.arrays import X, as_dict, floats, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 
@@ -206,13 +206,14 @@ class Evaluation(NamedTuple):
     derivatives: Tensor | None = None
 
 
+@checked_arguments
 def evaluate(
-    model: Callable[[X], Tensor],
-    x: X,
-    quantities: Iterable[str] = ("values",),
+    model: UserObject[Callable[[X], Tensor]],
+    x: UserObject[X],
+    quantities: UserObject[Iterable[str]] = ("values",),
     *,
-    output: str = "values",
-    domain: str = "plain",
+    output: Annotated[str, Choice(*forms.FORMS)] = "values",
+    domain: Annotated[str, Choice("log", "plain")] = "plain",
 ) -> Evaluation:
     r"""Values of a model and, if requested, exact derivatives of every output with respect to x.
 
@@ -230,8 +231,6 @@ def evaluate(
     quantities = {quantities} if isinstance(quantities, str) else set(quantities)
     for name in quantities:
         choice("quantities", name, ("derivatives", "values"))
-    choice("domain", domain, ("log", "plain"))
-    choice("output", output, forms.FORMS)
     with evaluating(model):
         if "derivatives" in quantities and not depends_on_inputs(model, x):
             text = "model: its outputs carry no derivatives with respect to x (a forest, a remote "

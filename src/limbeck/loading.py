@@ -3,20 +3,21 @@ r"""`load`: read any saved result."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.training import result
 
 
+@checked_arguments
 def load(
-    folder: str | Path,
+    folder: PathLike,
     student: nn.Module | None = None,
     *,
-    predict: Callable[..., Any] | None = None,
+    predict: UserObject[Callable[..., Any] | None] = None,
 ) -> result.Result:
     r"""Read a saved result; one of `compress` or `condense` can predict again.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import CountFromZero, Device, UserObject, Whole, checked_arguments, integer
 from limbeck.errors import ArgumentError
 
 
@@ -22,15 +22,16 @@ class Support:
 
     discrete = False  # whether it is finite
 
-    def __init__(self, *shape: int | Sequence[int]) -> None:
+    @checked_arguments
+    def __init__(self, *shape: UserObject[int | Sequence[int]]) -> None:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         expected = "whole numbers from 1, such as 784 or (28, 28)"
         if not sizes:
             raise ArgumentError("shape", "nothing", expected)
-        self.shape = tuple(whole_number("shape", size, expected, least=1) for size in sizes)
+        self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
         self.size = math.prod(self.shape)  # the number of variables of an event
 
-    def check(self, x: Tensor, argument: str = "x") -> Tensor:
+    def check(self, x: Tensor, argument: UserObject[str] = "x") -> Tensor:
         r"""The same x, if it is a batch of events of this support; an error if not."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
@@ -48,11 +49,12 @@ class Support:
         r"""Which numbers of x are values of the support."""
         return x.isfinite()
 
+    @checked_arguments
     def start(
         self,
-        n: int,
+        n: CountFromZero,
         generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         r"""Events (n, *shape) to start chains from: standard normal, uniform on a finite set."""
@@ -117,11 +119,12 @@ class Discrete(Support):
     def _random(self, shape: tuple[int, ...], dtype: torch.dtype, **place: Any) -> Tensor:
         return self.decode(torch.randint(self.count, shape, **place).to(dtype))
 
+    @checked_arguments
     def enumerate(
         self,
-        start: int,
-        stop: int,
-        device: torch.device | str = "cpu",
+        start: CountFromZero,
+        stop: CountFromZero,
+        device: Device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         r"""The events number start … stop−1 of all q^size, (stop − start, *shape)."""
@@ -148,9 +151,12 @@ class States(Discrete):
         shape: The shape of one event.
     """
 
-    def __init__(self, q: int, *shape: int | Sequence[int]) -> None:
+    @checked_arguments
+    def __init__(
+        self, q: Annotated[int, Whole(2)], *shape: UserObject[int | Sequence[int]],
+    ) -> None:  # fmt: skip
         super().__init__(*shape)
-        self.count = whole_number("q", q, "a whole number from 2", least=2)
+        self.count = q
 
     def __repr__(self) -> str:
         return f"States({self.count}, {', '.join(map(str, self.shape))})"

@@ -104,8 +104,8 @@ def test_one_attribute_without_a_column_axis():
     ("arguments", "message"),
     [
         ({"X": [[1.0]]}, "X: expected two rows or more.*, got 1 row"),
-        ({"swap": 1.5}, "swap: expected a probability.*, got 1.5"),
-        ({"local_variance": 0.0}, "local_variance: expected a finite number above.*, got 0.0"),
+        ({"swap": 1.5}, "swap: expected a number from 0 to 1.*, got 1.5"),
+        ({"local_variance": 0.0}, "local_variance: expected a number above.*, got 0.0"),
         ({"categorical": [2]}, "categorical: expected column numbers below 2.*, got 2"),
         ({"categorical": ["a"]}, r"categorical: expected .*, got 'a' for X of shape \(3, 2\)"),
         ({"categorical": "a"}, r"categorical: expected .*, got 'a' for X of shape \(3, 2\)"),

@@ -145,7 +145,7 @@ def test_hot_cross_entropy_has_the_gradient_of_the_logit_error_over_the_classes(
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "warm", None])
 def test_a_temperature_must_be_finite_and_above_zero(temperature) -> None:
-    with refused("temperature", expected="a finite number"):
+    with refused("temperature", expected="a number above zero"):
         losses.cross_entropy(temperature)
 
 

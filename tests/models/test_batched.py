@@ -125,6 +125,6 @@ def test_bad_members() -> None:
         BatchedMLP.from_members([torch.nn.Linear(2, 2)])
     with refused("members", expected="equal MLPs"):
         BatchedMLP.from_members([MLP(4, 3), MLP(4, 3, output="softmax")])
-    for index in (3, -4, 0.0):
-        with refused("index", expected="from 0 to 2"):
+    for index, expected in ((3, "from 0 to 2"), (-4, "from 0 to 2"), (0.0, "a whole number")):
+        with refused("index", expected=expected):
             BatchedMLP(3, 4, 3).member(index)

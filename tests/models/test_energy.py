@@ -216,7 +216,7 @@ def test_numbers_move_by_slice_sampling_unasked():
 
 REFUSED = {
     "no function": (lambda: Energy(3, Binary(2)), "fn: expected a function.*, got a int"),
-    "no support": (lambda: Energy(ring, 784), "support: expected a support.*, got 784"),
+    "no support": (lambda: Energy(ring, 784), "support: expected a Support.*, got 784"),
     "cold": (lambda: Energy(ring, Binary(2), 0), r"temperature: expected .*above zero.*, got 0"),
     "negative": (lambda: Energy(ring, Binary(2), -1.0), "temperature: expected .*, got -1.0"),
     "infinite": (lambda: Energy(ring, Binary(2), math.inf), "temperature: expected .*, got inf"),

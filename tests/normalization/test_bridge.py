@@ -298,7 +298,7 @@ def test_log_z_below_the_density_of_a_single_event_is_impossible():
         ({"samples": 0}, "samples: expected a whole number from 1.*, got 0"),
         ({"samples": -5}, "samples: expected .*, got -5"),
         ({"samples": 10.5}, "samples: expected .*, got 10.5"),
-        ({"chains": 0}, "chains: expected a whole number from 1 to 2000.*, got 0"),
+        ({"chains": 0}, "chains: expected a whole number from 1.*, got 0"),
         ({"chains": 2001}, "chains: expected .*, got 2001"),
         ({"thin": 0}, "thin: expected .*, got 0"),
         ({"burn_in": -1}, "burn_in: expected .*, got -1"),

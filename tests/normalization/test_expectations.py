@@ -217,13 +217,13 @@ def test_equal_seeds_give_equal_estimates() -> None:
             lambda: expected_statistics(model(), torch.zeros(9, 6), proposal=Bernoulli(0.5)),
             "x, proposal: expected .*, got both",
         ),
-        (lambda: expected_statistics("rbm", torch.zeros(9, 6)), "rbm: expected .*, got a str"),
+        (lambda: expected_statistics("rbm", torch.zeros(9, 6)), "rbm: expected an RBM, got 'rbm'"),
         (
             lambda: expected_statistics(model(), torch.zeros(9, 5)),
             r"x: expected .*, got shape \(9, 5\)",
         ),
         (lambda: expected_statistics(model(), torch.zeros(6)), r"x: expected .*, got shape \(6,\)"),
-        (lambda: expected_statistics(model(), [[0.0] * 6] * 9), "x: expected .*, got a list"),
+        (lambda: expected_statistics(model(), [[0.0] * 6] * 9), "x: expected a tensor.*, got "),
         (
             lambda: expected_statistics(model(), torch.zeros(1, 6)),
             "x: expected two samples.*, got shape",

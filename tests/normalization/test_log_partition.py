@@ -115,7 +115,7 @@ def test_settings_beside_a_method_object_are_refused(setting):
 
 
 def test_unknown_settings_are_refused():
-    with refused("settings", "kernel"):
+    with refused("kernels", expected="did you mean 'kernel'"):
         log_partition(random_rbm(), method="exact", kernels="mixed")
     with pytest.raises(ArgumentError) as error:
         log_partition(random_rbm(), method=3)

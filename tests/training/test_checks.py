@@ -3,7 +3,7 @@ r"""Numbers as arguments."""
 import numpy as np
 import pytest
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import integer, number
 from tests.refusals import refused
 
 
@@ -19,7 +19,7 @@ def test_other_values_are_refused_by_name(value):
 
 
 def test_whole_numbers_are_not_truncated():
-    assert whole_number("k", np.int32(4), "a positive integer", least=1) == 4
+    assert integer("k", np.int32(4), "a positive integer", least=1) == 4
     for value in (4.0, True, "4", None, 0):
         with refused("k", expected="a positive integer"):
-            whole_number("k", value, "a positive integer", least=1)
+            integer("k", value, "a positive integer", least=1)

@@ -256,7 +256,7 @@ def test_what_is_stored_for_another_loss_is_not_mistaken() -> None:
 
 
 def test_unknown_forms_are_refused_with_a_suggestion() -> None:
-    with refused("teacher_output", "'logit'", expected="did you mean 'logits'"):
+    with refused("output", "'logit'", expected="did you mean 'logits'"):
         Stored(torch.zeros(ROWS, CLASSES), "logit")
 
 

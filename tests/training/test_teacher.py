@@ -113,7 +113,7 @@ def test_ambiguous_outputs_are_refused_with_what_to_say(teacher) -> None:
 @pytest.mark.parametrize(
     ("teacher", "output", "message"),
     [
-        (LOGITS, "logit", r"teacher_output: expected .*did you mean 'logits'.*, got 'logit'"),
+        (LOGITS, "logit", r"output: expected .*did you mean 'logits'.*, got 'logit'"),
         (LOGITS, "values", "teacher_output: expected logits, probabilities or.*, got 'values'"),
         (LOGITS, "log_density", "teacher_output: expected logits, prob.*, got 'log_density'"),
         (

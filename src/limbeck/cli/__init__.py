@@ -15,7 +15,7 @@ import typer
 
 import limbeck as lb
 from limbeck.cli import compress, condense, normalize, results
-from limbeck.cli.command import FAULT, INTERRUPTED, USER, as_command, say
+from limbeck.cli.command import BROKEN_PIPE, FAULT, INTERRUPTED, USER, as_command, say
 from limbeck.cli.files import IMPORTED_FILES
 from limbeck.errors import LimbeckError
 
@@ -63,9 +63,14 @@ def main() -> None:
             result = app(standalone_mode=False, prog_name="limbeck")
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
-    except BrokenPipeError:  # as of `limbeck … | head`
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ) as error:  # `limbeck … | head`; rich exits
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FAULT
+        code = BROKEN_PIPE
     except (typer.Abort, KeyboardInterrupt):
         say("stopped")
         code = INTERRUPTED

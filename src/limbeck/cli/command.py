@@ -25,8 +25,8 @@ from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
 
-# exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C
-FAULT, USER, UNMET, INTERRUPTED = 1, 2, 3, 130
+# exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C, no reader
+FAULT, USER, UNMET, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 
 def show(text: str) -> None:
@@ -193,7 +193,9 @@ def interrupt_after_step() -> Iterator[None]:
         interrupted = True
         run.stop("interrupted", KeyboardInterrupt())
 
-    signals = (signal.SIGINT, signal.SIGTERM)
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # the last one not on Windows, nor under nohup
+    known = (getattr(signal, name) for name in names if hasattr(signal, name))
+    signals = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield

@@ -3,19 +3,18 @@ r"""`compress`: any teacher and rows without labels in; a small student out."""
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import join, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
@@ -29,13 +28,14 @@ from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
+from limbeck.outputs import FORMS
 from limbeck.progress import tracked
 from limbeck.tables.table import Table, code_note
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import as_rows, count, select
 from limbeck.teachers.query import Query, TeacherError
-from limbeck.teachers.row_teacher import RowTeacher
+from limbeck.teachers.row_teacher import TASKS, RowTeacher
 from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
@@ -45,34 +45,35 @@ PILOT_STEPS = 2000  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
+@arg.checked_arguments
 def compress(
-    teacher: object,
-    X: object,
-    student: object = (50, 30),
+    teacher: arg.UserObject[object],
+    X: arg.UserObject[object],
+    student: arg.UserObject[object] = (50, 30),
     *,
-    labels: object = None,
-    label_weight: float = 0.5,
-    loss: str | Loss = "auto",
-    inputs: str | Inputs = "auto",
-    pool: int | None = None,
-    steps: int | None = None,
-    task: str = "auto",
-    teacher_output: str = "auto",
-    weights: ArrayLike | None = None,
-    stack: object = None,
-    classes: Sequence[Any] | np.ndarray | None = None,
+    labels: arg.UserObject[object] = None,
+    label_weight: arg.Fraction = 0.5,
+    loss: arg.UserObject[str | Loss] = "auto",
+    inputs: arg.UserObject[str | Inputs] = "auto",
+    pool: arg.Count | None = None,
+    steps: arg.Count | None = None,
+    task: Annotated[str, arg.Choice(*TASKS, "auto")] = "auto",
+    teacher_output: Annotated[str, arg.Choice(*FORMS[:4], "auto")] = "auto",
+    weights: arg.UserObject[ArrayLike | None] = None,
+    stack: arg.UserObject[object] = None,
+    classes: arg.UserObject[Sequence[Any] | np.ndarray | None] = None,
     table: Table | None = None,
-    teacher_folds: int | None = None,
-    cache: str | Path | TeacherCache | None = None,
-    cache_key: str | None = None,
-    teacher_batch: int | None = None,
-    retries: int = 3,
-    retry_on: tuple[type[Exception], ...] = (OSError,),
-    held_out_fraction: float = 0.1,
-    keep: float = 0.99,
-    max_bytes: int | None = None,
-    seed: int = 0,
-    progress: bool = True,
+    teacher_folds: Annotated[int, arg.Whole(2)] | None = None,
+    cache: arg.PathLike | TeacherCache | None = None,
+    cache_key: arg.Text | None = None,
+    teacher_batch: arg.Count | None = None,
+    retries: arg.CountFromZero = 3,
+    retry_on: arg.UserObject[tuple[type[Exception], ...]] = (OSError,),
+    held_out_fraction: arg.Remainder = 0.1,
+    keep: arg.Share = 0.99,
+    max_bytes: arg.Count | None = None,
+    seed: arg.Seed = 0,
+    progress: arg.Flag = True,
     **options: Any,
 ) -> Compressed:
     r"""Train one small model to predict like a cumbersome one; no labels are needed.
@@ -120,11 +121,8 @@ def compress(
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
     decided = ("steps", "held_out", "precompute", "seed")
-    arguments = inspect.signature(compress).parameters
-    training = Training.from_options(options, decided, arguments, progress=progress)
-    training = replace(training, seed=whole_number("seed", seed, "a whole number"))
-    if not is_auto(training.batch_size):
-        training = replace(training, batch_size=whole("batch_size", training.batch_size))
+    defaults: dict[str, Any] = {"seed": seed, "progress": progress}
+    training = Training.from_options(options, decided, compress, **defaults)
     data = read_rows(X, table)
     labels = data.labels if labels is None else labels
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
@@ -140,10 +138,7 @@ def compress(
     if isinstance(student, nn.Module):
         _refuse_own_teacher(student, teacher)
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
-    expected = "a fraction from 0 to below 1"
-    fraction = number("held_out_fraction", held_out_fraction, expected, lambda f: 0 <= f < 1)
-    if not is_auto(inputs) and not is_auto(student):
-        fraction = 0.0
+    fraction = held_out_fraction if is_auto(inputs) or is_auto(student) else 0.0
     problem = _split(data, model, query, fraction, training.seed)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
@@ -157,9 +152,6 @@ def compress(
     if pool is None:
         n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
         pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
-    pool = whole("pool", pool)
-    steps = None if steps is None else whole("steps", steps)
-    number("keep", keep, "a fraction above 0, up to 1", lambda share: 0 < share <= 1)
     # a module is trained in place at last; what is tried before are copies of it as it is now
     recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     tried: Trials = []
@@ -207,7 +199,6 @@ def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed:
 
 def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None:
     r"""Let targets be mixed with labels, or made by folds that need them."""
-    weight = number("label_weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     if labels is None:
         if problem.folds is not None:
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from rich.table import Table
 from torch import nn
 
+from limbeck.arguments import Dict, Flag, PathLike, UserObject, checked_arguments
 from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
@@ -117,13 +118,13 @@ class Compressed(Result):
             inputs=inputs, problem=problem, recipe=recipe, **fields,
         )  # fmt: skip
 
-    def predict_proba(self, X: object) -> np.ndarray:
+    def predict_proba(self, X: UserObject[object]) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         if self.task == "regression":
             raise ArgumentError("task", "'regression'", "a classifier; use predict")
         return self._predictions(X)
 
-    def predict(self, X: object) -> np.ndarray:
+    def predict(self, X: UserObject[object]) -> np.ndarray:
         r"""Class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
         return predicted_labels(self._predictions(X), self.task, self.classes)
 
@@ -137,9 +138,10 @@ class Compressed(Result):
                 return outputs
         return predictions(self.student, self.row_format.encode(X), self.task, form)
 
+    @checked_arguments
     def report(
-        self, X: object, y: ArrayLike | None = None, *, groups: Groups = None,
-        labels: object = None, time: bool = True,
+        self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
+        groups: UserObject[Groups] = None, labels: UserObject[object] = None, time: Flag = True,
     ) -> Fidelity:  # fmt: skip
         r"""Compare teacher and student on rows that neither was trained on.
 
@@ -171,7 +173,8 @@ class Compressed(Result):
             student_cost=self.cost(timed["student"]), notes=self.notes,
         )  # fmt: skip
 
-    def cost(self, latency: Mapping[int, float] | None = None) -> Cost:
+    @checked_arguments
+    def cost(self, latency: Dict[Mapping[int, float]] | None = None) -> Cost:
         r"""The student's cost: size of exported or saved files, and seconds by batch size."""
         sizes: dict[str, int] = {}
         if self.exported and all(path.is_file() for path in self.exported):
@@ -192,7 +195,7 @@ class Compressed(Result):
             self._baseline = key, self.on_labels(labels)
         return self._baseline[1]
 
-    def on_labels(self, labels: object) -> Compressed:
+    def on_labels(self, labels: UserObject[object]) -> Compressed:
         r"""The same student, trained on true labels alone and stopped by the held-out loss.
 
         Arguments:
@@ -205,7 +208,8 @@ class Compressed(Result):
         result, problem = train_on_labels(self.problem, recipe, labels)
         return Compressed.of(result, problem, recipe, labels=labels)
 
-    def rules(self, feature_names: Sequence[str] | None = None) -> str:
+    @checked_arguments
+    def rules(self, feature_names: UserObject[Sequence[str] | None] = None) -> str:
         r"""The rules of a single tree as text, with the column names of a table."""
         student = self.student
         tree = student.network if isinstance(student, Preprocessed) else student
@@ -273,7 +277,8 @@ class Compressed(Result):
         )  # fmt: skip
 
     @classmethod
-    def load(cls, folder: str | Path, student: nn.Module | None = None) -> Compressed:
+    @checked_arguments
+    def load(cls, folder: PathLike, student: nn.Module | None = None) -> Compressed:
         r"""Load a saved result; it can predict, but has no teacher."""
         return cls.from_files(read_files(folder), student)
 

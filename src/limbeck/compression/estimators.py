@@ -3,10 +3,12 @@ r"""scikit-learn's protocol: estimators that learn from a teacher."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from limbeck import arguments as arg
 from limbeck.arrays import X
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
@@ -24,7 +27,7 @@ from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import folders
@@ -48,6 +51,22 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+class TypeArgumentError(ArgumentError, TypeError):
+    r"""An argument of a type that scikit-learn refuses."""
+
+
+@contextmanager
+def as_argument_error(argument: str) -> Iterator[None]:
+    r"""Within, errors of scikit-learn's checks are also limbeck's."""
+    try:
+        yield
+    except LimbeckError:
+        raise
+    except (TypeError, ValueError) as error:
+        kind = ArgumentError if isinstance(error, ValueError) else TypeArgumentError
+        raise kind(argument, f"what it refuses ({error})", "what scikit-learn accepts") from error
+
+
 class Distilled(BaseEstimator):
     r"""The common base of the classifier and the regressor."""
 
@@ -55,21 +74,21 @@ class Distilled(BaseEstimator):
 
     def __init__(
         self,
-        teacher: object = None,
-        student: object = (50, 30),
+        teacher: arg.UserObject[object] = None,
+        student: arg.UserObject[object] = (50, 30),
         *,
-        loss: str | Loss = "auto",
-        inputs: str | Inputs = "auto",
-        pool: int | None = None,
-        steps: int | None = None,
-        label_weight: float = 0.0,
-        teacher_folds: int | None = None,
-        keep: float = 0.99,
-        max_bytes: int | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        device: str | torch.device = "auto",
-        progress: bool = False,
-        options: dict[str, Any] | None = None,
+        loss: arg.UserObject[str | Loss] = "auto",
+        inputs: arg.UserObject[str | Inputs] = "auto",
+        pool: arg.Count | None = None,
+        steps: arg.Count | None = None,
+        label_weight: arg.Fraction = 0.0,
+        teacher_folds: Annotated[int, arg.Whole(2)] | None = None,
+        keep: arg.Share = 0.99,
+        max_bytes: arg.Count | None = None,
+        random_state: arg.Seed | np.random.RandomState | None = 0,
+        device: arg.Device | arg.Auto = "auto",
+        progress: arg.Flag = False,
+        options: arg.UserObject[dict[str, Any] | None] = None,
     ) -> None:
         self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
         self.pool, self.steps, self.label_weight = pool, steps, label_weight
@@ -77,20 +96,22 @@ class Distilled(BaseEstimator):
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
 
-    def fit(self, X: object, y: ArrayLike | None = None) -> Self:
+    def fit(self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None) -> Self:
         r"""Fit the teacher to the labels, unless it is fitted, and the student to the teacher.
 
         Arguments:
             X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
             y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
         """
+        arg.convert_arguments(Distilled, self.get_params(deep=False))
         # the forest needs no columns by name; any other teacher may
         frame, by_user = dispatch.is_frame(X), self.teacher is not None
         self._framed = frame and (by_user or bool(dispatch.other_columns(X, "f")))
         rows = self._rows(X, reset=True)
-        labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
-        if labels is not None:
-            check_consistent_length(rows, labels)
+        with as_argument_error("y"):
+            labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
+            if labels is not None:
+                check_consistent_length(rows, labels)
         seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31))
@@ -105,17 +126,20 @@ class Distilled(BaseEstimator):
         self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
         return self
 
-    def predict(self, X: object) -> np.ndarray:
+    def predict(self, X: arg.UserObject[object]) -> np.ndarray:
         r"""Classes (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
         check_is_fitted(self)
         return self._exact.predict(self._rows(X))
 
-    def report(self, X: object, y: ArrayLike | None = None, **options: Any) -> Fidelity:
+    def report(
+        self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None, **options: Any
+    ) -> Fidelity:
         r"""Compare teacher and student on other rows, as `Compressed.report` does."""
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
 
-    def save(self, folder: str | Path) -> Path:
+    @arg.checked_arguments
+    def save(self, folder: arg.PathLike) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
         return folders.write(folder, "result", self.to_files())
 
@@ -134,7 +158,8 @@ class Distilled(BaseEstimator):
         return self.result_.to_files() | {ABOUT: encode(about)}
 
     @classmethod
-    def load(cls, folder: str | Path, student: nn.Module | None = None) -> Self:
+    @arg.checked_arguments
+    def load(cls, folder: arg.PathLike, student: nn.Module | None = None) -> Self:
         r"""Load a saved estimator; it can predict, but has no teacher.
 
         Arguments:
@@ -200,8 +225,10 @@ class Distilled(BaseEstimator):
     def _rows(self, X: object, reset: bool = False) -> Any:
         if not self._framed:
             checks = {"accept_sparse": "csr", "allow_nd": True, "ensure_all_finite": "allow-nan"}
-            return validate_data(self, X, reset=reset, **checks)
-        validate_data(self, X, reset=reset, skip_check_array=True)
+            with as_argument_error("X"):
+                return validate_data(self, X, reset=reset, **checks)
+        with as_argument_error("X"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
         if dispatch.is_frame(X):
             return X
         import pandas
@@ -323,16 +350,20 @@ class DistilledClassifier(ClassifierMixin, Distilled):
 
     classes_: np.ndarray
 
-    def predict_proba(self, X: object) -> np.ndarray:
+    def predict_proba(self, X: arg.UserObject[object]) -> np.ndarray:
         r"""Probabilities (n, K) of the classes, or of each label."""
         check_is_fitted(self)
         return self._exact.predict_proba(self._rows(X))
 
     def score(
-        self, X: object, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: arg.UserObject[object],
+        y: arg.UserObject[ArrayLike | None] = None,
+        sample_weight: arg.UserObject[ArrayLike | None] = None,
     ) -> float:
         r"""The accuracy; without labels, the agreement with the teacher."""
-        return float(super().score(X, self._targets(X, y), sample_weight))
+        with as_argument_error("sample_weight"):
+            return float(super().score(X, self._targets(X, y), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -355,10 +386,14 @@ class DistilledRegressor(RegressorMixin, Distilled):
     regression = True
 
     def score(
-        self, X: object, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: arg.UserObject[object],
+        y: arg.UserObject[ArrayLike | None] = None,
+        sample_weight: arg.UserObject[ArrayLike | None] = None,
     ) -> float:
         r"""R²; without labels, R² to the teacher's values."""
-        return float(super().score(X, self._targets(X, y), sample_weight))
+        with as_argument_error("sample_weight"):
+            return float(super().score(X, self._targets(X, y), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as torch_data
 
-from limbeck.arguments import choice, whole_number
+from limbeck.arguments import choice, integer
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
@@ -179,7 +179,7 @@ def format_from_spec(spec: dict[str, Any]) -> RowFormat:
         kinds = {"kind": str, "shape": tuple[int, ...], "dtype": str, "sparse": bool}
         fields = read_fields(spec, kinds, "format")
         for size in fields["shape"]:
-            whole_number("format.shape", size, "sizes from 0", least=0)
+            integer("format.shape", size, "sizes from 0", least=0)
         _check_dtype("format.dtype", fields["dtype"])
         return ArrayFormat(fields["shape"], fields["dtype"], fields["sparse"])
     from limbeck.tables.table import Table

@@ -15,7 +15,8 @@ from limbeck import outputs as forms
 from limbeck.arrays import X, input_dtype, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.models.mlp import MLP, is_count
+from limbeck.models.checks import is_count
+from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.models.tree import SURE, Trees, is_tree_estimator, read
 from limbeck.models.tree_fit import fit_boosted, fit_tree

@@ -25,7 +25,7 @@ from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
-from limbeck.models.mlp import is_count
+from limbeck.models.checks import is_count
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.teachers.base import Opaque, Teacher

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arguments import choice, whole, whole_number
 from limbeck.arrays import Batch, X, rows
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
@@ -29,16 +29,17 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
+from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.distributions.checking import check
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Eager, Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.read import as_draws
+from limbeck.posteriors.read import LAYOUTS, as_draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
@@ -48,35 +49,36 @@ from limbeck.training.distill import batch_size_of
 PROBE = 8  # inputs that `predict` is tried at
 
 
+@arg.checked_arguments
 def condense(
-    posterior: object = None,
-    predict: Callable[..., Distribution] | None = None,
-    inputs: object = None,
+    posterior: arg.UserObject[object] = None,
+    predict: arg.UserObject[Callable[..., Distribution] | None] = None,
+    inputs: arg.UserObject[object] = None,
     *,
-    components: int = 10,
+    components: arg.Count = 10,
     student: nn.Module | None = None,
-    loss: Loss | str = "auto",
-    online: bool | str = "auto",
-    predictions: object = None,
-    support: object = "auto",
-    weighted: bool = False,
-    var_names: str | Sequence[str] | None = None,
-    burn_in: int = 0,
-    thin: int = 1,
-    layout: str = "auto",
-    covariance: str = "full",
-    samples: int = 10_000,
-    restarts: int | None = None,
-    steps: int = 5_000,
-    batch_size: int | str = "auto",
-    pool: int | str | None = "auto",
-    draws_per_input: int | str = "auto",
-    held_out: object = None,
-    held_out_fraction: float | str = "auto",
-    preset: str = "auto",
-    seed: int = 0,
-    device: str | torch.device = "auto",
-    progress: bool = True,
+    loss: arg.UserObject[Loss | str] = "auto",
+    online: arg.Flag | arg.Auto = "auto",
+    predictions: arg.UserObject[object] = None,
+    support: arg.UserObject[object] = "auto",
+    weighted: arg.Flag = False,
+    var_names: arg.UserObject[str | Sequence[str] | None] = None,
+    burn_in: arg.CountFromZero = 0,
+    thin: arg.Count = 1,
+    layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto",
+    covariance: Annotated[str, arg.Choice(*gaussians.KINDS)] = "full",
+    samples: arg.Count = 10_000,
+    restarts: arg.CountFromZero | None = None,
+    steps: arg.Count = 5_000,
+    batch_size: arg.Count | arg.Auto = "auto",
+    pool: arg.Count | arg.Auto | None = "auto",
+    draws_per_input: arg.Count | arg.Auto = "auto",
+    held_out: arg.UserObject[object] = None,
+    held_out_fraction: arg.Remainder | arg.Auto = "auto",
+    preset: Annotated[str, arg.Choice("auto", "thesis")] = "auto",
+    seed: arg.Seed = 0,
+    device: arg.Device | arg.Auto = "auto",
+    progress: arg.Flag = True,
     **options: Any,
 ) -> Condensed:
     r"""Distil the predictions of all draws of a posterior into one small model.
@@ -137,10 +139,13 @@ def condense(
         options: Further arguments of `limbeck.distill`, with its defaults: optimizer, schedule,
             lr, engine, metrics, checkpoint, patience, ….
     """
-    choice("preset", preset, ("auto", "thesis"))
     bag = {"components": components, "support": support, "weighted": weighted}
-    settings: dict[str, Any] = {"steps": whole("steps", steps), "progress": progress}
-    settings |= {"seed": whole_number("seed", seed, "a whole number"), "device": device}
+    settings: dict[str, Any] = {
+        "steps": steps,
+        "progress": progress,
+        "seed": seed,
+        "device": device,
+    }
     if preset == "thesis":
         settings |= {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
         bag |= {"start": "normal", "scaled": False}
@@ -151,12 +156,10 @@ def condense(
     training = Training.from_options(
         {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
         decided=("teacher_output", "preset"),
-        arguments=("student", "loss"),
+        function=condense,
         batch_size=batch_size,
         **settings,
     )
-    if not (student is None or isinstance(student, nn.Module)):
-        raise ArgumentError("student", f"a {type(student).__name__}", "a torch module, or None")
     draws = None
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
@@ -180,7 +183,7 @@ def _as_loss(loss: Loss | str) -> Loss:
         return loss
     if loss == "derivative_error":
         return losses.derivative_error(weight="teacher")
-    choice("loss", loss, ("auto", "cross_entropy", "derivative_error"))
+    arg.choice("loss", loss, ("auto", "cross_entropy", "derivative_error"))
     return losses.cross_entropy()
 
 
@@ -218,8 +221,7 @@ def _condense_draws(
     if draws_per_input == "auto":  # at most a million numbers a step
         most = 10**6 // (size * function.numbers)
         draws_per_input = max(1, min(16, most)) if function.vmapped else 1
-    expected = "'auto' or a whole number from 1"
-    share = whole_number("draws_per_input", draws_per_input, expected, least=1)
+    share = int(draws_per_input)
     if head.classes:
         teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
         if stored is not None:
@@ -249,7 +251,7 @@ def _condense_draws(
         check(result.predict(x), rows(x), "student")
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=teachers.user_stacklevel())
+        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())
     reference = stored or fresh.recorded()
     if reference is not None:
         measure = partial(posterior_divergence, function, reference, result.predict, seed)
@@ -361,7 +363,7 @@ def _pool_inputs(
         if (vmapped and total <= enough) or (source.own_batches and source.batch_size is None):
             return source, training
         pool = min(enough, total)
-    batch = source(whole_number("pool", pool, "'auto', None, or a whole number from 1", least=1))
+    batch = source(int(pool))
     data = Dataset(batch.x, weight=batch.weight)
     if source.own_batches:
         training = replace(training, batch_size=min(size, len(data)))
@@ -371,8 +373,7 @@ def _pool_inputs(
 def _batch_size(training: Training, source: Inputs) -> int:
     r"""About how many inputs a step takes."""
     size, default = training.batch_size, int(PRESETS["auto"]["batch_size"])
-    size = size if isinstance(size, str) else whole("batch_size", size)
     if source.own_batches:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default
-    return default if isinstance(size, str) else size
+    return default if isinstance(size, str) or size is None else size

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
 from rich.table import Table
 from torch import nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import PathLike, UserObject, Whole, checked_arguments
 from limbeck.arrays import X, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
@@ -26,8 +26,8 @@ from limbeck.condensation.predict_function import (
     unpair,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, user_stacklevel
-from limbeck.errors import ArgumentError
+from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
+from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
@@ -88,7 +88,7 @@ class Condensed(Result):
         return sum(tensor.nbytes for tensor in self.student.state_dict().values())
 
     @torch.no_grad()
-    def predict(self, x: object = None) -> Any:
+    def predict(self, x: UserObject[object] = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
         It is right at each single input; samples at several inputs are independent of each other,
@@ -99,9 +99,11 @@ class Condensed(Result):
         once = self.__dict__.setdefault("_once", WarnOnce())
         return marginal(self.head.read(self.student(self._to_student(x))), once)
 
+    @checked_arguments
     def report(
-        self, x: object = None, y: object = None, *, posterior: object = None, draws: int = 10_000
-    ) -> Agreement:
+        self, x: UserObject[object] = None, y: UserObject[object] = None, *,
+        posterior: UserObject[object] = None, draws: Annotated[int, Whole(2)] = 10_000,
+    ) -> Agreement:  # fmt: skip
         r"""Compare the student with the average over all draws: errors, divergence, bytes, time.
 
         Arguments:
@@ -119,7 +121,7 @@ class Condensed(Result):
         if average is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         if isinstance(average, Stream):
-            n = whole_number("draws", draws, "a whole number", 2)
+            n = draws
             try:
                 average = Draws.one_chain(average.next(n))
             except StreamEnded as end:
@@ -139,7 +141,8 @@ class Condensed(Result):
         result = agreement(calling, stored, student, inputs, outcomes, sizes)
         return replace(result, new_inputs=self.new_inputs)
 
-    def save(self, folder: str | Path) -> Path:
+    @checked_arguments
+    def save(self, folder: PathLike) -> Path:
         r"""Write the student, its history and the form of its outputs into a folder.
 
         A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
@@ -165,8 +168,13 @@ class Condensed(Result):
         return super().to_files() | {ABOUT: encode(about)}
 
     @classmethod
+    @checked_arguments
     def load(
-        cls, folder: str | Path, student: nn.Module | None = None, *, predict: Predict | None = None
+        cls,
+        folder: PathLike,
+        student: nn.Module | None = None,
+        *,
+        predict: UserObject[Predict | None] = None,
     ) -> Condensed:
         r"""Load a saved result; it can predict and be exported, but has no draws.
 

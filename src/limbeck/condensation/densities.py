@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole
 from limbeck.arrays import Batch, X, floats, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
@@ -230,7 +229,7 @@ def condense_density(
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
-        index = teachers.strata(stored.count, whole("samples", samples), generator)
+        index = teachers.strata(stored.count, samples, generator)
         x = events_of(function, stored.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)

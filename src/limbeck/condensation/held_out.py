@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number
 from limbeck.arrays import X, join, map_tensors, part_of, rows
-from limbeck.condensation.teachers import user_stacklevel
-from limbeck.errors import ArgumentError, HeldOutWarning
+from limbeck.errors import ArgumentError, HeldOutWarning, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.storage import files
@@ -66,7 +64,7 @@ class HeldOut(NamedTuple):
 
 def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int) -> HeldOut:
     r"""Split inputs by `held_out` and `held_out_fraction`; see `limbeck.condense`."""
-    part = None if fraction == "auto" else check_fraction(fraction)
+    part = None if fraction == "auto" else float(fraction)
     if held_out is not None:
         if isinstance(held_out, int | float | str | np.number):
             expected = f"{ACCEPTED}; a fraction is held_out_fraction"
@@ -80,12 +78,6 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
     if part == 0:
         return HeldOut(source, None, "", "held_out_fraction is 0")
     return _hold_out_rows(source, part, seed)
-
-
-def check_fraction(fraction: float | str) -> float:
-    r"""`held_out_fraction` as a number."""
-    expected = "'auto', or a fraction from 0 to below 1"
-    return number("held_out_fraction", fraction, expected, lambda f: 0 <= f < 1)
 
 
 def _hold_out_rows(source: Inputs, fraction: float | None, seed: int) -> HeldOut:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.special import log_ndtr
 
-from limbeck.arguments import choice, number, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 
 METHODS = ("quadrature", "mackay")
@@ -39,8 +39,8 @@ def predict(
     >>> predict([1.0, 0.0], [[4.0, 0.0], [0.0, 4.0]], [[0.0, 0.0], [2.0, 0.0]]).numpy().round(4)
     array([0.5   , 0.6762])
     """
-    choice("method", method, METHODS)
-    nodes = whole_number("nodes", nodes, "a whole number from 2 to 200", least=2)
+    arg.choice("method", method, METHODS)
+    nodes = arg.integer("nodes", nodes, "a whole number from 2 to 200", least=2)
     if nodes > 200:
         raise ArgumentError("nodes", nodes, "a whole number from 2 to 200")
     m, s, rows = finite("mean", mean), finite("covariance", covariance), finite("x", x)
@@ -173,16 +173,17 @@ class Gaussian(NamedTuple):
     converged: bool
 
 
+@arg.checked_arguments
 def ep_logistic(
-    X: object,
-    y: object,
-    prior_mean: object = None,
-    prior_covariance: object = None,
+    X: arg.UserObject[object],
+    y: arg.UserObject[object],
+    prior_mean: arg.UserObject[object] = None,
+    prior_covariance: arg.UserObject[object] = None,
     *,
-    moments: str = "mackay",
-    iterations: int = 500,
-    tolerance: float = 1e-8,
-    damping: float = 0.5,
+    moments: Annotated[str, arg.Choice(*METHODS)] = "mackay",
+    iterations: arg.Count = 500,
+    tolerance: arg.Positive = 1e-8,
+    damping: arg.Share = 0.5,
 ) -> Gaussian:
     r"""A Gaussian posterior of the weights of logistic regression, by EP (Minka 2001).
 
@@ -206,10 +207,6 @@ def ep_logistic(
     >>> posterior.converged, round(float(posterior.mean), 3)
     (True, 1.979)
     """
-    choice("moments", moments, METHODS)
-    iterations = whole("iterations", iterations)
-    tolerance = number("tolerance", tolerance, "a number above zero", lambda t: t > 0)
-    damping = number("damping", damping, "a number above 0 and up to 1", lambda d: 0 < d <= 1)
     x, labels = finite("X", X), finite("y", y)
     if x.dim() != 2 or x.numel() == 0:
         raise ArgumentError("X", f"shape {tuple(x.shape)}", "inputs (n, dim), one or more")

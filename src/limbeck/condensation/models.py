@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from limbeck.arguments import choice, whole_number
+from limbeck.arguments import choice, integer
 from limbeck.arrays import X
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
@@ -124,7 +124,7 @@ def softmax(
 ) -> Regression:
     r"""Softmax regression, p(y = k) ∝ exp(x·weights_k + bias_k); see `Regression`."""
     if classes is not None:
-        classes = whole_number("classes", classes, "a whole number from 2", least=2)
+        classes = integer("classes", classes, "a whole number from 2", least=2)
     return Regression("softmax", weights, bias, classes=classes)
 
 

@@ -3,7 +3,6 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +18,7 @@ from limbeck.distributions import as_distribution, broadcast, check
 from limbeck.distributions.base import Distribution, Mixture, given, map_parameters, tensors
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
 from limbeck.distributions.gaussians import Normal
-from limbeck.errors import ArgumentError
-
-
-def user_stacklevel() -> int:
-    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
-        level, frame = level + 1, frame.f_back
-    return level
+from limbeck.errors import ArgumentError, user_stacklevel
 
 
 class WatchedDict(dict[str, Any]):

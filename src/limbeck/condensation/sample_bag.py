@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole
+from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments, choice
 from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
@@ -248,25 +248,25 @@ class SampleBag(nn.Module):
     centre: Tensor
     scale: Tensor
 
+    @checked_arguments
     def __init__(
         self,
-        predict: Callable[..., Distribution],
-        like: object,
-        components: int = 10,
+        predict: UserObject[Callable[..., Distribution]],
+        like: UserObject[object],
+        components: Count = 10,
         *,
-        support: object = "auto",
-        weighted: bool = False,
-        start: str = "draws",
-        scaled: bool = True,
+        support: UserObject[object] = "auto",
+        weighted: Flag = False,
+        start: Annotated[str, Choice("draws", "normal")] = "draws",
+        scaled: Flag = True,
         dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
+        device: Device | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if not callable(predict):
             raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
-        choice("start", start, ("draws", "normal"))
-        count = whole("components", components)
+        count = components
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
         rows, self.structure, support = _initial_draws(like, count, support, generator)
@@ -349,7 +349,7 @@ class SampleBag(nn.Module):
             return self.free.new_full((self.components,), 1 / self.components)
         return self.logits.softmax(0).clamp_min(torch.finfo(self.free.dtype).tiny)
 
-    def forward(self, x: X) -> Any:
+    def forward(self, x: UserObject[X]) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type.
 
         It is right at each single x. Its samples at several x are independent of each other, which

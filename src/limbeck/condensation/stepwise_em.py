@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice, number, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import as_batch
 from limbeck.distributions import gaussians
 from limbeck.distributions.gaussians import Moments, Statistics, expectations, maximised
@@ -69,31 +69,31 @@ class StepwiseEM:
 
     compilable = True
 
+    @arg.checked_arguments
     def __init__(
         self,
-        schedule: str | Schedule = "linear",
+        schedule: arg.UserObject[str | Schedule] = "linear",
         *,
-        floor: float = 1e-4,
-        restarts: int = 4,
-        start: int | str = "auto",
-        average: float = 0.5,
-        window: float | str = "auto",
-        interpolate: str = "statistics",
-        iterations: int = 1,
+        floor: arg.InnerFraction = 1e-4,
+        restarts: arg.CountFromZero = 4,
+        start: arg.Count | arg.Auto = "auto",
+        average: arg.Fraction = 0.5,
+        window: arg.FromZero | arg.Auto = "auto",
+        interpolate: Annotated[str, arg.Choice("statistics", "parameters")] = "statistics",
+        iterations: arg.Count = 1,
     ) -> None:
         self.schedule = StepSize() if schedule == "robbins-monro" else as_schedule(schedule)
-        self.floor = number("floor", floor, "a number between 0 and 1", lambda v: 0 < v < 1)
-        self.restarts = whole_number("restarts", restarts, "a whole number from 0", least=0)
-        self.average = number("average", average, "a number from 0 to 1", lambda v: 0 <= v <= 1)
+        self.floor = floor
+        self.restarts = restarts
+        self.average = average
         self.start: Any = start
         if start != "auto":
-            self.start = whole_number("start", start, "'auto' or a whole number from 1", least=1)
+            self.start = start
         self.window: Any = window
         if window != "auto":
-            self.window = number("window", window, "'auto' or a number from 0", lambda v: v >= 0)
-        choice("interpolate", interpolate, ("statistics", "parameters"))
+            self.window = window
         self.interpolate = interpolate
-        self.iterations = whole("iterations", iterations)
+        self.iterations = iterations
         names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
         # the settings, as checkpoints compare them
         self.param_groups: list[dict[str, Any]] = [{name: getattr(self, name) for name in names}]
@@ -221,7 +221,7 @@ class StepwiseEM:
         named = {f"{g}.{name}": t for g, group in groups.items() for name, t in group.items()}
         return named | {"score": self._score}
 
-    def load(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def load(self, tensors: arg.UserObject[dict[str, Tensor]], path: Path) -> None:
         copy_into(self.tensors(), tensors, path)
 
 

@@ -18,10 +18,14 @@ from limbeck.condensation.predict_function import (
     class_logs,
     mean_logs,
     unpair,
-    user_stacklevel,
 )
 from limbeck.distributions.base import Distribution, Shape
-from limbeck.errors import ArgumentError, NotDifferentiableError, PseudoDrawWarning
+from limbeck.errors import (
+    ArgumentError,
+    NotDifferentiableError,
+    PseudoDrawWarning,
+    user_stacklevel,
+)
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
@@ -114,8 +118,6 @@ def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
 
 def is_online(online: bool | str, draws: Draws | Stream) -> bool:
     r"""Whether to use one draw per input; "auto" depends on the kind and size of the draws."""
-    if online not in (True, False, "auto"):
-        raise ArgumentError.unknown("online", online, ("auto", "True", "False"))
     if isinstance(draws, Stream) and online is False:
         raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
     if online == "auto" and isinstance(draws, Draws):

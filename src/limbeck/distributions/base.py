@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.arguments import InnerFraction, UserObject, checked_arguments, integer
+from limbeck.errors import ArgumentError, LimbeckError, shown
 
 ABSENT: Any = ()  # a parameter that was not given
 Shape = int | tuple[int, ...]  # the number of samples of each distribution
@@ -69,25 +69,27 @@ class Distribution:
         longer = [shape for shape in shapes if len(shape)] or shapes
         return longer[0] if len(longer) == 1 else torch.broadcast_shapes(*shapes)
 
-    def expand(self, shape: tuple[int, ...]) -> Self:
+    def expand(self, shape: UserObject[tuple[int, ...]]) -> Self:
         r"""The distribution broadcast to this batch shape, without copies."""
         return map_parameters(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
 
-    def log_prob(self, y: Events) -> Tensor:
+    def log_prob(self, y: UserObject[Events]) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
         raise NotImplementedError
 
-    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent events (*shape, ...); by default one of each distribution."""
         raise NotImplementedError
 
-    def cdf(self, y: Events) -> Tensor:
+    def cdf(self, y: UserObject[Events]) -> Tensor:
         r"""P(Y ≤ y)."""
-        return self.tail(as_events(y, self.mean), False)
+        return self.tail(as_events(y, self.mean, self), False)
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    @checked_arguments
+    def interval(self, level: InnerFraction = 0.95) -> tuple[Tensor, Tensor]:
         r"""The central interval: at most ½(1 − level) of the probability is beyond either end."""
-        mass = (1 - number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)) / 2
+        mass = (1 - level) / 2
         return self.end(mass, False), self.end(mass, True)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
@@ -157,14 +159,29 @@ def broadcast(distribution: D) -> D:
     return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
 
 
-def as_events(y: Events, like: Tensor) -> Tensor:
-    r"""Events as a tensor of the parameters' type."""
-    return torch.as_tensor(y, device=like.device).to(like.dtype)
+def as_events(y: Events, like: Tensor, of: Distribution) -> Tensor:
+    r"""Events of a distribution as a tensor of its parameters' type."""
+    if not isinstance(y, Tensor):
+        try:
+            y = torch.as_tensor(y, device=like.device)
+        except Exception:  # of whatever y is
+            raise ArgumentError("y", shown(y), "numbers") from None
+    if y.is_complex() or y.is_meta or y.layout != torch.strided:
+        raise ArgumentError("y", f"a tensor of {y.dtype}, {y.layout}, on {y.device}", "numbers")
+    if readable(y):
+        shape = (*of.batch_shape, *(of.mean.shape[-1:] if of.event else ()))
+        pairs = zip(reversed(y.shape), reversed(shape), strict=False)
+        if any(one != two and 1 not in (one, two) for one, two in pairs):
+            expected = f"a shape that goes with {shape}"
+            raise ArgumentError("y", f"shape {tuple(y.shape)}", expected)
+    return y.to(like.device).to(like.dtype)
 
 
 def as_shape(shape: Shape) -> tuple[int, ...]:
     r"""A shape, or a number of samples as one."""
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = shape if isinstance(shape, list | tuple) else (shape,)
+    expected = "a whole number from 0, or a tuple of such"
+    return tuple(integer("shape", size, expected, least=0) for size in sizes)
 
 
 def readable(tensor: Tensor) -> bool:
@@ -231,7 +248,7 @@ class Mixture(Distribution, _Parts):
         weights = self.logits if given(self.logits) else self.weights
         return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
-    def expand(self, shape: tuple[int, ...]) -> Mixture:
+    def expand(self, shape: UserObject[tuple[int, ...]]) -> Mixture:
         parts: Any = self
         whole = (*shape, self._shape[-1])
         return Mixture(*(part.expand(whole) if given(part) else ABSENT for part in parts))
@@ -251,12 +268,13 @@ class Mixture(Distribution, _Parts):
         p = class_probabilities(self.weights, self.logits)
         return (p.reshape(*p.shape, *[1] * self.mean_dims) * values).sum(-1 - self.mean_dims)
 
-    def log_prob(self, y: Events) -> Tensor:
+    def log_prob(self, y: UserObject[Events]) -> Tensor:
         logs = self.log_weights
-        densities = self.components.log_prob(as_events(y, logs).unsqueeze(-1 - self.event))
+        densities = self.components.log_prob(as_events(y, logs, self).unsqueeze(-1 - self.event))
         return (logs + densities).logsumexp(-1)
 
-    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         size, whole = as_shape(shape), self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
+from limbeck.arguments import UserObject, checked_arguments
 from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
@@ -33,9 +34,9 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
         r"""Logits or probabilities, whichever were given."""
         return self.logits if given(self.logits) else self.probs
 
-    def log_prob(self, y: Events) -> Tensor:
+    def log_prob(self, y: UserObject[Events]) -> Tensor:
         logs = self.log_probabilities
-        y = base.as_events(y, logs)
+        y = base.as_events(y, logs, self)
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
         code = y.clamp(0, last).long()
         chosen = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
@@ -79,7 +80,8 @@ class Bernoulli(_Classes):
     def variance(self) -> Tensor:
         return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
-    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent outcomes (*shape, ...), as floating-point numbers."""
         p = self.mean
         return (random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator) < p).to(p.dtype)
@@ -119,7 +121,8 @@ class Categorical(_Classes):
         r"""The variance of each class's indicator, (..., K)."""
         return self.mean * (1 - self.mean)
 
-    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent classes (*shape, ...), as integers."""
         return base.draw_classes(self.mean, base.as_shape(shape), generator)
 
@@ -150,15 +153,16 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
     mean = property(lambda self: self.log_rate.exp() if given(self.log_rate) else self.rate)
     variance = mean
 
-    def log_prob(self, y: Events) -> Tensor:
+    def log_prob(self, y: UserObject[Events]) -> Tensor:
         rate = self.mean
-        y = base.as_events(y, rate)
+        y = base.as_events(y, rate, self)
         known = (y >= 0) & (y == y.floor())
         y = torch.where(known, y, 0.0)
         times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
         return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
 
-    def sample(self, shape: Shape = (), generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent counts (*shape, ...), as floating-point numbers."""
         rate = self.mean
         source = rate.device if generator is None else generator.device

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from limbeck.arguments import choice
+from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError
 from limbeck.export.card import card, card_path
 from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
@@ -27,16 +27,17 @@ FORMATS: dict[str, tuple[str, Callable[[Portable, Path], tuple[dict[Path, bytes]
 _card_text = card  # `export` has an argument of that name
 
 
+@checked_arguments
 def export(
-    thing: object,
-    path: str | Path,
-    format: str = "auto",
+    thing: UserObject[object],
+    path: PathLike,
+    format: Annotated[str, Choice("auto", *FORMATS)] = "auto",
     *,
-    input_shape: int | Sequence[int] | None = None,
-    predict: Callable[..., object] | None = None,
-    report: object = None,
-    title: str | None = None,
-    card: bool = True,
+    input_shape: UserObject[int | Sequence[int] | None] = None,
+    predict: UserObject[Callable[..., object] | None] = None,
+    report: UserObject[object] = None,
+    title: Text | None = None,
+    card: Flag = True,
 ) -> Path:
     r"""Write a student for use without limbeck, after comparing it with torch.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from limbeck.arguments import FromZero, PathLike, Text, UserObject, checked_arguments
 from limbeck.environment import environment
 from limbeck.export.files import MARK, TOLERANCE
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
@@ -57,9 +58,10 @@ DOUBTS = {
 }
 
 
+@checked_arguments
 def card(
-    thing: object, path: str | Path = "student.onnx", format: str = "onnx",
-    worst: float | None = None, *, report: object = None, title: str | None = None,
+    thing: UserObject[object], path: PathLike = "student.onnx", format: Text = "onnx",
+    worst: FromZero | None = None, *, report: UserObject[object] = None, title: Text | None = None,
 ) -> str:  # fmt: skip
     r"""The model card of a result or a module, as Markdown.
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import limbeck
+from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
@@ -115,8 +116,11 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     script.add("h = np.hstack(f)")
 
 
+@checked_arguments
 def to_numpy(
-    thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None
+    thing: UserObject[object],
+    path: PathLike,
+    input_shape: UserObject[int | Sequence[int] | None] = None,
 ) -> Path:
     r"""Write a small student as weights (.npz) and a script that needs only NumPy.
 

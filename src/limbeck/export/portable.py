@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import UserObject, integer
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError
+from limbeck.evaluation import evaluating
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
 from limbeck.tables.columns import Category, Number
@@ -60,7 +61,7 @@ class Portable:
             expected = "a student of one tensor whose shape is known, or input_shape="
             raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
 
-    def rows(self, n: int = CHECK_ROWS) -> Any:
+    def rows(self, n: UserObject[int] = CHECK_ROWS) -> Any:
         r"""Random inputs of the student's kind with a fixed seed: (n, *shape), or a dict."""
         if self.table is not None:
             device = self.like().device
@@ -116,9 +117,9 @@ def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
 
 
 def portable(
-    thing: object,
-    input_shape: int | Sequence[int] | None = None,
-    predict: Callable[..., object] | None = None,
+    thing: UserObject[object],
+    input_shape: UserObject[int | Sequence[int] | None] = None,
+    predict: UserObject[Callable[..., object] | None] = None,
 ) -> Portable:
     r"""The exportable form of a result, the folder of one, an estimator or a module."""
     if isinstance(thing, str | Path):
@@ -129,14 +130,21 @@ def portable(
         raise ArgumentError("predict", "a function", "None, but for the folder of a saved bag")
     thing = getattr(thing, "result_", thing)
     if callable(method := getattr(thing, "portable", None)):
-        result: Portable = method()
-        return result
+        return method()
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)
     shape = shape_of(thing) if input_shape is None else _shape(input_shape)
     module, form = _tensors(thing, None)
-    return Portable(module, shape, form, student=thing)
+    result = Portable(module, shape, form, student=thing)
+    if input_shape is not None:
+        try:
+            with evaluating(module), torch.no_grad():
+                module(result.rows(2))
+        except Exception as error:  # of the module's own
+            received = f"{shape}, at which the module fails ({str(error).splitlines()[:1]})"
+            raise ArgumentError("input_shape", received, "the shape of one input") from error
+    return result
 
 
 def _tensors(student: nn.Module, form: str | None) -> tuple[nn.Module, str]:
@@ -169,15 +177,16 @@ def shape_of(module: object) -> tuple[int, ...] | None:
 def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
     sizes = (value,) if isinstance(value, int) else value
     try:
-        return tuple(whole_number("input_shape", size, "a whole number", least=1) for size in sizes)
+        return tuple(integer("input_shape", size, "a whole number", least=1) for size in sizes)
     except (TypeError, ArgumentError):
         expected = "the shape of one row, such as (784,)"
         raise ArgumentError("input_shape", repr(value), expected) from None
 
 
 def of_result(
-    result: Any, module: nn.Module | None = None, form: str | None = None, *,
-    verb: str = "distill", doubts: tuple[str, ...] = (), **more: Any,
+    result: UserObject[Any], module: UserObject[nn.Module | None] = None,
+    form: UserObject[str | None] = None, *, verb: UserObject[str] = "distill",
+    doubts: UserObject[tuple[str, ...]] = (), **more: Any,
 ) -> Portable:  # fmt: skip
     r"""The exportable form of a result, by default of its student as it is.
 

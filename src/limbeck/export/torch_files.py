@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
@@ -125,7 +126,10 @@ def _deep_logits(model: Any, features: Tensor) -> Tensor:
     return segments.formula(y, starts, v, u, model.b.reshape(inputs, -1), model.run)
 
 
-def to_onnx(student: nn.Module, path: str | Path, input_shape: dict[str, list[int]] | None) -> Path:
+@checked_arguments
+def to_onnx(
+    student: nn.Module, path: PathLike, input_shape: UserObject[dict[str, list[int]] | None]
+) -> Path:
     r"""Write a module of one tensor as an ONNX file with a free batch size.
 
     If onnxruntime is there, the file is run at random inputs and must agree with torch.
@@ -172,7 +176,12 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | N
         return {path: content}, worst
 
 
-def to_pt2(thing: object, path: str | Path, input_shape: int | Sequence[int] | None = None) -> Path:
+@checked_arguments
+def to_pt2(
+    thing: UserObject[object],
+    path: PathLike,
+    input_shape: UserObject[int | Sequence[int] | None] = None,
+) -> Path:
     r"""Write a result or a module as a program of torch.export, with a free batch size.
 
     Load it with `torch.export.load(path).module()`, which does not need limbeck. limbeck itself

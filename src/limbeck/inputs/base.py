@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import arrays
-from limbeck.arguments import whole_number
+from limbeck.arguments import Seed, checked_arguments
 from limbeck.arrays import Batch, Part, as_part, as_parts, check_alike, check_rows, join, label
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import strip_prefix
@@ -31,8 +31,9 @@ class Inputs(ABC):
     own_batches = False  # whether the data come in batches, which the loop takes by `own_batch`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
 
-    def __init__(self, seed: int | None = None) -> None:
-        self.seed = None if seed is None else whole_number("seed", seed, "a whole number, or None")
+    @checked_arguments
+    def __init__(self, seed: Seed | None = None) -> None:
+        self.seed = seed
         self.device = torch.device("cpu")
         self.dtype: torch.dtype | None = None  # the student's floating type, once it is known
         self.generator = torch.Generator().manual_seed(self.seed or 0)

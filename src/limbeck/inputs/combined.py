@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data
 
-from limbeck.arguments import choice, number, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import Batch, X, as_dict, map_tensors
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.base import Inputs, Nested, join_batches
@@ -24,7 +24,8 @@ ACCEPTED = (
 )
 
 
-def as_inputs(value: object, argument: str = "inputs") -> Inputs:
+@arg.checked_arguments
+def as_inputs(value: arg.UserObject[object], argument: arg.Text = "inputs") -> Inputs:
     r"""A value as a source of inputs.
 
     Arguments:
@@ -65,9 +66,11 @@ class Augment(Nested):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
+    @arg.checked_arguments
     def __init__(
-        self, X: Any, transform: Callable[..., Any], y: Any = None, seed: int | None = None
-    ) -> None:
+        self, X: arg.UserObject[Any], transform: arg.UserObject[Callable[..., Any]],
+        y: arg.UserObject[Any] = None, seed: arg.Seed | None = None,
+    ) -> None:  # fmt: skip
         self.data = Dataset(X, y)
         self.transform = SeededCall(transform, "transform")
         super().__init__([self.data], seed)
@@ -139,21 +142,21 @@ class Munge(Nested):
     torch.Size([10, 2])
     """
 
+    @arg.checked_arguments
     def __init__(
         self,
-        X: Any,
-        swap: float = 0.5,
-        local_variance: float = 1.0,
-        categorical: Iterable[int | str] = (),
-        seed: int | None = None,
+        X: arg.UserObject[Any],
+        swap: arg.Fraction = 0.5,
+        local_variance: arg.Positive = 1.0,
+        categorical: arg.UserObject[Iterable[int | str]] = (),
+        seed: arg.Seed | None = None,
     ) -> None:
         self.data = Dataset(X)
         super().__init__([self.data], seed)
         if len(self.data) < 2:
             raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
-        self.swap = number("swap", swap, "a probability", lambda p: 0 <= p <= 1)
-        expected = "a finite number above zero"
-        self.local_variance = number("local_variance", local_variance, expected, lambda s: s > 0)
+        self.swap = swap
+        self.local_variance = local_variance
         self.categorical = _categorical(self.data.x, categorical)
         self.neighbours: Tensor | None = None
 
@@ -198,7 +201,7 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
     }
     for which in (named,) if isinstance(named, str) else named:
         if isinstance(x, dict):
-            choice("categorical", which, x)
+            arg.choice("categorical", which, x)
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
@@ -229,11 +232,12 @@ class Mix(Nested):
     torch.Size([100, 2])
     """
 
+    @arg.checked_arguments
     def __init__(
         self,
-        sources: Sequence[Any],
-        weights: Sequence[float] | None = None,
-        seed: int | None = None,
+        sources: arg.UserObject[Sequence[Any]],
+        weights: arg.Items[Sequence[float]] | None = None,
+        seed: arg.Seed | None = None,
     ) -> None:
         if not isinstance(sources, list | tuple) or not sources:
             raise ArgumentError("sources", repr(sources), "a list of one source or more")
@@ -241,7 +245,7 @@ class Mix(Nested):
         count = len(sources)
         expected = f"{count} nonnegative numbers, one for each source, not all zero"
         values = [1.0] * count if weights is None else list(weights)
-        numbers = [number("weights", value, expected, lambda w: w >= 0) for value in values]
+        numbers = [arg.number("weights", value, expected, lambda w: w >= 0) for value in values]
         if len(numbers) != count or not sum(numbers):
             raise ArgumentError("weights", repr(weights), expected)
         left = [math.fsum(numbers[k:]) for k in range(count)]  # over by the sources before
@@ -331,13 +335,15 @@ class Seek(Nested):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
+    @arg.checked_arguments
     def __init__(
-        self, source: object, candidates: int = 4, uniform: float = 0.1, seed: int | None = None
-    ) -> None:
+        self, source: arg.UserObject[object], candidates: arg.Count = 4, uniform: arg.Share = 0.1,
+        seed: arg.Seed | None = None,
+    ) -> None:  # fmt: skip
         self.source = as_inputs(source, "source")
         super().__init__([self.source], seed)
-        self.candidates = whole_number("candidates", candidates, "a positive integer", least=1)
-        self.uniform = number("uniform", uniform, "a number in (0, 1]", lambda u: 0 < u <= 1)
+        self.candidates = candidates
+        self.uniform = uniform
         self.loss_of: Callable[[Batch], Tensor] | None = None
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:

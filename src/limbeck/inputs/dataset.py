@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import data
 
 from limbeck import arrays
+from limbeck.arguments import Flag, Seed, UserObject, checked_arguments
 from limbeck.arrays import Batch, as_part, label, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Eager, Inputs, join_batches
@@ -78,13 +79,14 @@ class Dataset(Inputs):
     order: Tensor  # of the rows in the present pass
     position: int  # in this order
 
+    @checked_arguments
     def __init__(
         self,
-        X: Any,
-        y: Any = None,
-        weight: Any = None,
-        replace: bool = False,
-        seed: int | None = None,
+        X: UserObject[Any],
+        y: UserObject[Any] = None,
+        weight: UserObject[Any] = None,
+        replace: Flag = False,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(seed)
         if isinstance(X, data.Dataset):
@@ -188,7 +190,8 @@ class Loader(Eager):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
-    def __init__(self, loader: Any, seed: int | None = None) -> None:
+    @checked_arguments
+    def __init__(self, loader: UserObject[Any], seed: Seed | None = None) -> None:
         super().__init__(seed)
         self.own_batches = not isinstance(loader, data.IterableDataset)
         if not self.own_batches:

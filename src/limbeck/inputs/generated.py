@@ -15,7 +15,7 @@ from numpy.random import mtrand
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import Finite, Positive, Seed, Text, UserObject, checked_arguments, integer
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Eager, Inputs
@@ -97,21 +97,22 @@ class Noise(Inputs):
     torch.Size([5, 2, 3])
     """
 
+    @checked_arguments
     def __init__(
         self,
-        shape: int | tuple[int, ...],
-        scale: float = 1.0,
-        mean: float = 0.0,
-        seed: int | None = None,
+        shape: UserObject[int | tuple[int, ...]],
+        scale: Positive = 1.0,
+        mean: Finite = 0.0,
+        seed: Seed | None = None,
     ) -> None:
         super().__init__(seed)
         expected = "a positive integer, or a tuple of them"
         sizes = (shape,) if hasattr(shape, "__index__") else shape
         if not isinstance(sizes, tuple | list):
             raise ArgumentError("shape", repr(shape), expected)
-        self.shape = tuple(whole_number("shape", size, expected, least=1) for size in sizes)
-        self.scale = number("scale", scale, "a finite number above zero", lambda v: v > 0)
-        self.mean = number("mean", mean, "a finite number", lambda v: True)
+        self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
+        self.scale = scale
+        self.mean = mean
         self.dtype = torch.get_default_dtype()
 
     def draw(self, n: int) -> Tensor:
@@ -132,7 +133,8 @@ class Function(Eager):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
-    def __init__(self, fn: Callable[..., Any], seed: int | None = None) -> None:
+    @checked_arguments
+    def __init__(self, fn: UserObject[Callable[..., Any]], seed: Seed | None = None) -> None:
         super().__init__(seed)
         self.fn = SeededCall(fn, "fn")
 
@@ -150,7 +152,10 @@ class Samples(Function):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
-    def __init__(self, model: Any, method: str = "sample", seed: int | None = None) -> None:
+    @checked_arguments
+    def __init__(
+        self, model: UserObject[Any], method: Text = "sample", seed: Seed | None = None,
+    ) -> None:  # fmt: skip
         function = getattr(model, method, None)
         if not callable(function):
             received = f"{method!r} of a {type(model).__name__}"

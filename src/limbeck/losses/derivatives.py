@@ -3,11 +3,12 @@ r"""Losses on input derivatives of student and teacher."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice, whole_number
+from limbeck.arguments import Choice, Count, UserObject, checked_arguments, choice
 from limbeck.arrays import Batch, X, floats
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
@@ -42,14 +43,12 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     name = "derivative_error"
     differentiates = True
 
+    @checked_arguments
     def __init__(
-        self, domain: str = "log", weight: str = "uniform", projections: int | None = None
-    ) -> None:
-        choice("domain", domain, ("log", "plain"))
-        choice("weight", weight, ("uniform", "teacher"))
-        if projections is not None:
-            expected = "None, or a whole number from 1"
-            projections = whole_number("projections", projections, expected, least=1)
+        self, domain: Annotated[str, Choice("log", "plain")] = "log",
+        weight: Annotated[str, Choice("uniform", "teacher")] = "uniform",
+        projections: Count | None = None,
+    ) -> None:  # fmt: skip
         self.domain, self.weight, self.projections = domain, weight, projections
         self.requires = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
@@ -101,13 +100,13 @@ class directional_error(Loss):  # noqa: N801
     differentiates = True
     storable = False  # directions may change from one visit to the next
 
+    @checked_arguments
     def __init__(
         self,
-        directions: Tensor | Callable[[X], X] | str,
-        targets: float | Tensor | str = "teacher",
-        domain: str = "plain",
+        directions: UserObject[Tensor | Callable[[X], X] | str],
+        targets: UserObject[float | Tensor | str] = "teacher",
+        domain: Annotated[str, Choice("log", "plain")] = "plain",
     ) -> None:
-        choice("domain", domain, ("log", "plain"))
         if isinstance(directions, str):
             choice("directions", directions, ("random",))
         if isinstance(targets, str):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
-from limbeck.arguments import number
+from limbeck.arguments import Finite, Positive, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
@@ -39,9 +39,9 @@ class cross_entropy(Loss):  # noqa: N801
     needs = "probabilities"
     compares = "classes"
 
-    def __init__(self, temperature: float = 1.0) -> None:
-        expected = "a finite number above zero"
-        self.temperature = number("temperature", temperature, expected, lambda t: t > 0)
+    @checked_arguments
+    def __init__(self, temperature: Positive = 1.0) -> None:
+        self.temperature = temperature
         self.affine = self.temperature == 1.0
         self.bias = "softened probabilities of single draws do not average to those of the mean"
 
@@ -162,8 +162,9 @@ class hints(Loss):  # noqa: N801
     name = "hints"
     requires = frozenset({"hidden"})
 
+    @checked_arguments
     def __init__(
-        self, teacher_layer: str, student_layer: str, regressor: nn.Module | None = None
+        self, teacher_layer: Text, student_layer: Text, regressor: nn.Module | None = None
     ) -> None:
         self.teacher_layer, self.student_layer = teacher_layer, student_layer
         self.initial = self.regressor = regressor
@@ -226,8 +227,9 @@ class log_density_error(_LogDensities):  # noqa: N801
 
     name = "log_density_error"
 
-    def __init__(self, c: float = 0.0) -> None:
-        self.c = number("c", c, "a finite number, at most log Z", lambda c: True)
+    @checked_arguments
+    def __init__(self, c: Finite = 0.0) -> None:
+        self.c = c
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.log_density() - teacher.log_density() + self.c).square() / 2

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck import losses
-from limbeck.arguments import choice, whole
+from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
 from limbeck.arrays import dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
@@ -48,11 +48,11 @@ class Autoregressive(nn.Module):
     _units: int  # hidden units that a row needs at once while sampling
 
     def __init__(
-        self, inputs: int, order: Order, support: Discrete | None,
+        self, inputs: Count, order: UserObject[Order], support: Discrete | None,
         dtype: torch.dtype | None, device: Device, generator: Generator,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.inputs = whole("inputs", inputs)
+        self.inputs = inputs
         self.support = Binary(self.inputs) if support is None else support
         if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
             expected = f"Binary, Spins or States of {self.inputs:,} variables"
@@ -71,7 +71,7 @@ class Autoregressive(nn.Module):
         r"""Codes (n, I) drawn by uniform numbers (n, I), and their conditional probabilities."""
         raise NotImplementedError
 
-    def log_prob(self, x: Tensor, check: bool = True) -> Tensor:
+    def log_prob(self, x: Tensor, check: UserObject[bool] = True) -> Tensor:
         r"""log p(x), (n,), of events x (n, *shape).
 
         Arguments:
@@ -92,11 +92,12 @@ class Autoregressive(nn.Module):
             x: Events (n, *shape) to condition on.
             expected: Probabilities of the larger of two states, as x; of q states, (n, *shape, q).
         """
-        if expected.shape != (*x.shape, *self._states):
-            shape = f"shape {(*x.shape, *self._states)}"
-            raise ArgumentError("expected", f"shape {tuple(expected.shape)}", shape)
+        codes, shape = self._codes(x, True), (*x.shape, *self._states)
+        if not isinstance(expected, Tensor) or expected.shape != shape:
+            received = f"shape {tuple(getattr(expected, 'shape', ()))}"
+            raise ArgumentError("expected", received, f"a tensor of shape {shape}")
         targets = expected.flatten(1, len(self.support.shape)).index_select(1, self.order)
-        return self._log_likelihood(self._logits(self._codes(x, True)), targets)
+        return self._log_likelihood(self._logits(codes), targets)
 
     def _log_likelihood(self, z: Tensor, targets: Tensor) -> Tensor:
         r"""Σ_i log p at logits z, (n,), where targets are codes or probabilities of states."""
@@ -113,25 +114,28 @@ class Autoregressive(nn.Module):
         z = self.logits(x)
         return z.softmax(-1) if self._states else z.sigmoid()
 
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, n: Count, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape), exactly from p."""
         return self.support.decode(self._events(self._draws(n, generator)[0]))
 
-    def sample_probabilities(self, n: int, generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample_probabilities(self, n: Count, generator: Generator = None) -> Tensor:
         r"""Conditionals at the events that `sample` draws with a generator in the same state."""
         return self._events(self._draws(n, generator)[1])
 
     @torch.no_grad()
     def _draws(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         like = self._like()
-        uniforms = random(torch.rand, (whole("n", n), self.inputs), like, generator)
+        uniforms = random(torch.rand, (n, self.inputs), like, generator)
         rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
         parts = [self._draw(block) for block in uniforms.split(rows)]
         codes, probabilities = map(torch.cat, zip(*parts, strict=True))
         return codes, probabilities
 
+    @checked_arguments
     def fit(
-        self, data: Inputs | np.ndarray | Tensor, steps: int = 10_000, **options: Any
+        self, data: UserObject[Inputs | np.ndarray | Tensor], steps: Count = 10_000, **options: Any
     ) -> Result:
         r"""Maximum likelihood: minimise the mean of −log p over the data, in place.
 
@@ -143,7 +147,7 @@ class Autoregressive(nn.Module):
         if hasattr(data, "__array__"):
             events = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
             data = self.support.check(events.to(self._like().dtype), "data")
-        training = Training.from_options(options, arguments=["data"], steps=steps)
+        training = Training.from_options(options, (), type(self).fit, steps=steps)
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
@@ -178,12 +182,14 @@ class Autoregressive(nn.Module):
         r"""How many numbers a model with these fields has, at least."""
         raise NotImplementedError
 
-    def save(self, path: str | Path) -> Path:
+    @checked_arguments
+    def save(self, path: PathLike) -> Path:
         r"""Write parameters and spec as one safetensors file."""
         return files.write(path, self.state_dict(), {"spec": self.spec()}, FORMAT)
 
     @classmethod
-    def load(cls, path: str | Path, device: Device = None) -> Self:
+    @checked_arguments
+    def load(cls, path: PathLike, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
         tensors, about = files.read(path, FORMAT)
         with of_file(path):

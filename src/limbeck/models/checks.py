@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from limbeck import arguments
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.records import check_depth, read_fields
 
-Device = torch.device | str | None  # None is torch's default
+Device = arguments.Device | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
 Maybe = Tensor | None  # a tensor that may be left out
 Pair = tuple[Tensor, Tensor]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
@@ -53,16 +53,17 @@ class DeepNADE(Autoregressive):
     settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "width": int, "depth": int, "run": int}
     mean: Tensor
 
+    @checked_arguments
     def __init__(
-        self, inputs: int, hidden: int, width: int | None = None, depth: int = 2,
-        run: int | None = None, order: Order = None, support: Discrete | None = None,
+        self, inputs: Count, hidden: Count, width: Count | None = None, depth: CountFromZero = 2,
+        run: Count | None = None, order: UserObject[Order] = None, support: Discrete | None = None,
         dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
-        self.hidden = whole("hidden", hidden)
-        self.width = 2 * self.hidden if width is None else whole("width", width)
-        self.depth = whole_number("depth", depth, "a whole number from 0", least=0)
-        self.run = math.isqrt(self.inputs - 1) + 1 if run is None else whole("run", run)
+        self.hidden = hidden
+        self.width = 2 * self.hidden if width is None else width
+        self.depth = depth
+        self.run = math.isqrt(self.inputs - 1) + 1 if run is None else run
         self.runs = -(-self.inputs // self.run)
         shape, scale = (self.inputs, *self._states, self.hidden), self.hidden**-0.5
         self.w = self._normal(generator, self.inputs**-0.5, *shape)
@@ -84,10 +85,11 @@ class DeepNADE(Autoregressive):
         return 3 * fields["inputs"] * states * fields["hidden"] + layers
 
     @classmethod
+    @checked_arguments
     def from_rbm(
-        cls, rbm: Weights, hidden: int | None = None, width: int | None = None, depth: int = 2,
-        run: int | None = None, order: Order = None, samples: Tensor | None = None,
-        generator: Generator = None,
+        cls, rbm: UserObject[Weights], hidden: Count | None = None, width: Count | None = None,
+        depth: CountFromZero = 2, run: Count | None = None, order: UserObject[Order] = None,
+        samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
         r"""A DeepNADE that starts at the weights of an RBM, centred at the means of its variables.
 
@@ -104,9 +106,10 @@ class DeepNADE(Autoregressive):
         return cls.from_nade(nade, width, depth, run, samples, generator)
 
     @classmethod
+    @checked_arguments
     def from_nade(
-        cls, nade: NADE, width: int | None = None, depth: int = 2, run: int | None = None,
-        samples: Tensor | None = None, generator: Generator = None,
+        cls, nade: NADE, width: Count | None = None, depth: CountFromZero = 2,
+        run: Count | None = None, samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
         r"""A DeepNADE that starts at a NADE.
 

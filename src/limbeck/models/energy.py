@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import sweep
@@ -83,20 +83,18 @@ class Energy(nn.Module):
 
     output_form = "log_density"
 
+    @checked_arguments
     def __init__(
-        self, fn: Callable[[Tensor], Tensor], support: Support, temperature: float = 1.0,
-        advance: Callable[..., Tensor] | None = None, exact: bool = True,
+        self, fn: UserObject[Callable[[Tensor], Tensor]], support: Support,
+        temperature: Positive = 1.0, advance: UserObject[Callable[..., Tensor] | None] = None,
+        exact: Flag = True,
     ) -> None:  # fmt: skip
         super().__init__()
         if not callable(fn):
             raise ArgumentError("fn", f"a {type(fn).__name__}", "a function of events (n, *shape)")
-        if not isinstance(support, Support):
-            expected = "a support, such as lb.Binary(784) or lb.Spins(8, 8)"
-            raise ArgumentError("support", repr(support), expected)
         self.fn, self.support = fn, support
-        above = "a number above zero"
-        self.temperature = number("temperature", temperature, above, lambda t: t > 0)
-        self.exact, self.sampler = bool(exact), advance
+        self.temperature = temperature
+        self.exact, self.sampler = exact, advance
         self.tempers = advance is not None and "beta" in _parameters(advance)
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
@@ -111,9 +109,20 @@ class Energy(nn.Module):
 
     forward = log_unnormalized
 
-    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
+    def _check_shape(self, x: Tensor) -> None:
+        if (
+            not isinstance(x, Tensor)
+            or x.shape[1:] != self.support.shape
+            or not x.is_floating_point()
+            or x.is_meta
+        ):
+            received = f"{getattr(x, 'dtype', type(x))} of shape {tuple(getattr(x, 'shape', ()))}"
+            raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
+
+    @checked_arguments
+    def advance(self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, *shape) after so many sweeps."""
-        sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+        self._check_shape(x)
         if self.sampler is not None:
             return _check_chains(self.sampler(x, sweeps, generator), x)
         if isinstance(self.support, Discrete):
@@ -130,11 +139,13 @@ class Energy(nn.Module):
             chains = sampler.step().view_as(x)
         return chains
 
+    @checked_arguments
     def sites(
-        self, x: Tensor, sweeps: int = 1, generator: Generator = None, *, beta: float = 1.0,
-        reverse: bool = False, known: Maybe = None,
+        self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None, *,
+        beta: Fraction = 1.0, reverse: Flag = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
+        self._check_shape(x)
         log, support, chains = self.log_unnormalized, self.support, x
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
@@ -148,9 +159,11 @@ class Energy(nn.Module):
             raise ArgumentError("fn", received, "numbers, or +∞ to forbid an event")
         return chains
 
+    @checked_arguments
     def advance_at(
-        self, x: Tensor, sweeps: int, generator: Generator, *, beta: float, reverse: bool = False
-    ) -> Tensor:
+        self, x: Tensor, sweeps: CountFromZero, generator: Generator, *, beta: Fraction,
+        reverse: Flag = False,
+    ) -> Tensor:  # fmt: skip
         r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
         if self.sampler is None or not self.tempers:
             raise ArgumentError("advance", "one without beta", "a function with an argument beta")

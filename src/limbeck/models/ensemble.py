@@ -6,21 +6,21 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import Batch, X
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss, Probe
 from limbeck.models.checks import spec_fields
-from limbeck.models.mlp import MLP, OUTPUT_FORMS, BatchedMLP
+from limbeck.models.mlp import INITS, MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
@@ -56,10 +56,11 @@ class Ensemble(nn.Module):
     ('probabilities', torch.Size([2, 3]))
     """
 
+    @arg.checked_arguments
     def __init__(
-        self, models: Sequence[Member] | nn.ModuleList | BatchedMLP,
-        weights: Sequence[float] | Tensor | None = None,
-        output_forms: str | Sequence[str | None] | None = None,
+        self, models: arg.UserObject[Sequence[Member] | nn.ModuleList | BatchedMLP],
+        weights: arg.UserObject[Sequence[float] | Tensor | None] = None,
+        output_forms: arg.Text | arg.Items[Sequence[str | None]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._is_batch = isinstance(models, BatchedMLP)
@@ -85,7 +86,7 @@ class Ensemble(nn.Module):
             dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
             self.weights = (w / w.sum()).to(device, next(dtypes, torch.float64))
 
-    def forward(self, x: X) -> Tensor:
+    def forward(self, x: arg.UserObject[X]) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
         if self._is_batch:
             y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
@@ -96,7 +97,7 @@ class Ensemble(nn.Module):
             return y.mean(1)
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
 
-    def log_probabilities(self, x: X) -> Tensor:
+    def log_probabilities(self, x: arg.UserObject[X]) -> Tensor:
         r"""Logs (n, classes) of the average, finite also where all probabilities underflow."""
         if self.output_form == "values":
             raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
@@ -129,10 +130,13 @@ class Ensemble(nn.Module):
         return (self[index] for index in range(len(self)))
 
     @classmethod
+    @arg.checked_arguments
     def train_bootstrap(
-        cls, sizes: Sequence[int], X: np.ndarray | Tensor, y: np.ndarray | Tensor,
-        members: int = 30, *, epochs: int = 20, bootstrap: bool = True, preset: str = "thesis",
-        seed: int = 0, device: str | torch.device = "auto", init: str = "he", **options: Any,
+        cls, sizes: arg.UserObject[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
+        y: arg.UserObject[np.ndarray | Tensor], members: arg.Count = 30, *, epochs: arg.Count = 20,
+        bootstrap: arg.Flag = True, preset: Annotated[str, arg.Choice(*PRESETS)] = "thesis",
+        seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+        init: Annotated[str, arg.Choice(*INITS)] = "he", **options: Any,
     ) -> Ensemble:  # fmt: skip
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
@@ -149,21 +153,23 @@ class Ensemble(nn.Module):
             init: The initialisation of the nets' weights, as in `MLP`. Default: "he".
             options: Further settings of `limbeck.distill`.
         """
-        data, seed = Dataset(X, y), whole_number("seed", seed, "a whole number")
+        data = Dataset(X, y)
         if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
             raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
         net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
-        choice("preset", preset, PRESETS)
         low, high, classes = data.y.min(), data.y.max(), net.sizes[-1]
         if data.y.ndim != 1 or low < 0 or high >= classes:
             received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
             raise ArgumentError("y", received, f"class numbers (N,) from 0 to {classes - 1}")
-        size = options.get("batch_size", "auto")
-        size = PRESETS[preset]["batch_size"] if size == "auto" else size
-        size = min(whole("batch_size", size), len(data))
-        steps = max(1, whole("epochs", epochs) * len(data) // size)
+        size = PRESETS[preset]["batch_size"]
+        if options.get("batch_size", "auto") != "auto":
+            size = arg.integer(
+                "batch_size", options["batch_size"], "a whole number from 1", least=1
+            )
+        size = min(size, len(data))
+        steps = max(1, epochs * len(data) // size)
         settings: Any = {"steps": steps, "preset": preset, "seed": seed, "device": device}
-        training = Training.from_options(options, **settings)
+        training = Training.from_options(options, (), cls.train_bootstrap, **settings)
         source = Resamples(data.x, data.y.long(), net.members, bootstrap)
         train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
         return cls(net)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import Count, CountFromZero, UserObject, Whole, checked_arguments
 from limbeck.arrays import random
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, is_count, matrix
@@ -44,17 +44,19 @@ class Flow(Specified):
     shift: Tensor
     scale: Tensor
 
+    @checked_arguments
     def __init__(
-        self, dim: int, hidden: Sequence[int] = (64, 64), transforms: int = 3, bins: int = 8, *,
-        dtype: torch.dtype | None = None, generator: Generator = None,
+        self, dim: Count, hidden: UserObject[Sequence[int]] = (64, 64), transforms: Count = 3,
+        bins: Annotated[int, Whole(2)] = 8, *, dtype: torch.dtype | None = None,
+        generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dim = whole("dim", dim)
+        self.dim = dim
         if isinstance(hidden, str) or not all(map(is_count, hidden)):
             raise ArgumentError("hidden", repr(hidden), "sizes of hidden layers, as in (64, 64)")
         self.hidden = tuple(map(int, hidden))
-        self.transforms = whole("transforms", transforms)
-        self.bins = whole_number("bins", bins, "a whole number from 2", least=2)
+        self.transforms = transforms
+        self.bins = bins
         self.support = Real(self.dim)
         with torch.random.fork_rng(devices=[]):  # zuko draws from the global generator
             if generator is not None:
@@ -97,9 +99,9 @@ class Flow(Specified):
     forward = log_prob
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
+    @checked_arguments
+    def sample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
         r"""Independent samples (n, D)."""
-        n = whole_number("n", n, "a whole number from 0", least=0)
         z = random(torch.randn, (n, self.dim), self.shift, generator)
         x: Tensor = self.flow().transform.inv(z)
         return x * self.scale + self.shift

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import Count, Flag, UserObject, checked_arguments, integer
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator, Sizes
 from limbeck.supports import Discrete
@@ -41,15 +41,16 @@ class MADE(Autoregressive):
 
     settings: ClassVar[Mapping[str, Any]] = {"hidden": Sizes, "skip": bool}
 
+    @checked_arguments
     def __init__(
-        self, inputs: int, hidden: int | Sequence[int] = (1000, 1000), order: Order = None,
-        support: Discrete | None = None, skip: bool = True, dtype: torch.dtype | None = None,
-        device: Device = None, generator: Generator = None,
+        self, inputs: Count, hidden: UserObject[int | Sequence[int]] = (1000, 1000),
+        order: UserObject[Order] = None, support: Discrete | None = None, skip: Flag = True,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
         expected = "whole numbers from 1, such as (1000, 1000)"
         widths = hidden if isinstance(hidden, Sequence) and hidden else [hidden]
-        self.hidden = tuple(whole_number("hidden", width, expected, least=1) for width in widths)
+        self.hidden = tuple(integer("hidden", width, expected, least=1) for width in widths)
         self.skip, self._units = bool(skip), 2 * sum(self.hidden)
         self._each = 1 if not self._states else self.support.count  # inputs of a variable
         sizes = (self.inputs * self._each, *self.hidden)

@@ -3,12 +3,12 @@ r"""The mixture of Gaussians: a density that is evaluated, sampled and integrate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import floating, random
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Mixture, draw_classes
@@ -52,14 +52,15 @@ class GaussianMixture(Specified):
         "dtype": DtypeName,
     }
 
+    @arg.checked_arguments
     def __init__(
-        self, components: int, dim: int = 1, covariance: str = "full", *,
+        self, components: arg.Count, dim: arg.Count = 1,
+        covariance: Annotated[str, arg.Choice(*gaussians.KINDS)] = "full", *,
         dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.components = components = whole("components", components)
-        self.dim = dim = whole("dim", dim)
-        choice("covariance", covariance, gaussians.KINDS)
+        self.components = components = components
+        self.dim = dim = dim
         self.covariance, self.support, dtype = covariance, Real(dim), floating(dtype)
         self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
@@ -119,14 +120,14 @@ class GaussianMixture(Specified):
         log_weights = self.logits.log_softmax(0)
         return gaussians.log_joint(self.rows(x), log_weights, self.means, self.scale, self.matrices)
 
-    def rows(self, x: object, argument: str = "x") -> Tensor:
+    def rows(self, x: arg.UserObject[object], argument: arg.UserObject[str] = "x") -> Tensor:
         r"""x as a matrix (n, D); its shape is checked, its values are not."""
         return matrix(x, self.dim, argument, vectors=True)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
+    @arg.checked_arguments
+    def sample(self, n: arg.CountFromZero, generator: Generator = None) -> Tensor:
         r"""Independent events (n, D), exactly from p."""
-        n = whole_number("n", n, "a whole number from 0", least=0)
         chosen = draw_classes(self.weights, (n,), generator)
         z, scale = random(torch.randn, (n, self.dim), self.means, generator), self.scale[chosen]
         spread = (scale @ z.unsqueeze(-1)).squeeze(-1) if self.matrices else scale * z
@@ -136,7 +137,8 @@ class GaussianMixture(Specified):
         r"""P(X ≤ x), (n,), of one variable."""
         return self._one_variable().cdf(self.rows(x)[:, 0])
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    @arg.checked_arguments
+    def interval(self, level: arg.InnerFraction = 0.95) -> tuple[Tensor, Tensor]:
         r"""The central interval of one variable: both tails have the probability ½(1 − level)."""
         return self._one_variable().interval(level)
 
@@ -146,12 +148,13 @@ class GaussianMixture(Specified):
         components = gaussians.Normal(self.means[:, 0], self.scale[:, 0])
         return Mixture(components=components, logits=self.logits)
 
-    def marginal(self, variables: int | Sequence[int]) -> GaussianMixture:
+    @arg.checked_arguments
+    def marginal(self, variables: arg.UserObject[int | Sequence[int]]) -> GaussianMixture:
         r"""The density of some of the variables, which is a mixture of the same kind."""
         chosen = [variables] if isinstance(variables, int) else list(variables)
         expected = f"different numbers from 0 to {self.dim - 1}"
         for variable in chosen:
-            whole_number("variables", variable, expected, least=0)
+            arg.integer("variables", variable, expected, least=0)
         if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
             raise ArgumentError("variables", variables, expected)
         spec = self.spec() | {"dim": len(chosen)}
@@ -159,7 +162,11 @@ class GaussianMixture(Specified):
         part = self.covariances[:, chosen][:, :, chosen]
         return marginal.set_(self.weights, self.means[:, chosen], part)
 
-    def set_(self, weights: object, means: object, covariances: object) -> Self:
+    @arg.checked_arguments
+    def set_(
+        self, weights: arg.UserObject[object], means: arg.UserObject[object],
+        covariances: arg.UserObject[object],
+    ) -> Self:  # fmt: skip
         r"""Set all parameters in place.
 
         Arguments:
@@ -194,7 +201,11 @@ class GaussianMixture(Specified):
         covariances = scale @ scale.mT if self.matrices else scale.square()
         return Moments(self.logits.double().softmax(0), means, covariances)
 
-    def start_from(self, x: object, weight: object = None, generator: Generator = None) -> Self:
+    @arg.checked_arguments
+    def start_from(
+        self, x: arg.UserObject[object], weight: arg.UserObject[object] = None,
+        generator: Generator = None,
+    ) -> Self:  # fmt: skip
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
         Arguments:
@@ -206,7 +217,10 @@ class GaussianMixture(Specified):
         moments = mixture_em.started(samples, self.components, self.covariance, generator)
         return self.set_moments_(samples.placed(moments))
 
-    def fit(self, x: object, weights: object = None, **options: Any) -> EMResult:
+    @arg.checked_arguments
+    def fit(
+        self, x: arg.UserObject[object], weights: arg.UserObject[object] = None, **options: Any,
+    ) -> EMResult:  # fmt: skip
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return mixture_em.fit_em(self, x, weights, **options)
 

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole, whole_number
-from limbeck.arrays import random
+from limbeck import arguments as arg
+from limbeck.arrays import as_part, random
 from limbeck.distributions import gaussians
 from limbeck.distributions.gaussians import Moments, Statistics, has_matrices, least_variances
 from limbeck.errors import ArgumentError
@@ -46,15 +45,7 @@ def places_below(dim: int, device: torch.device) -> Tensor:
 
 def numbers(argument: str, value: object, device: torch.device) -> Tensor:
     r"""Finite float64 numbers of a tensor, an array or a list."""
-    expected = "a tensor or an array of finite numbers"
-    try:
-        array = value.detach() if isinstance(value, Tensor) else np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise ArgumentError(argument, f"a {type(value).__name__}", expected) from None
-    values = torch.as_tensor(array).to(device, torch.float64)
-    if not bool(values.isfinite().all()):
-        raise ArgumentError(argument, "NaN or infinity", expected)
-    return values
+    return as_part(value, argument).values.to(device, torch.float64)
 
 
 class Samples(NamedTuple):
@@ -164,10 +155,12 @@ class EMResult:
 
 
 @torch.no_grad()
+@arg.checked_arguments
 def fit_em(
-    mixture: GaussianMixture, x: object, weights: object = None, *, iterations: int = 1000,
-    tolerance: float = 1e-8, floor: float = 1e-6, restarts: int = 10,
-    generator: Generator = None, progress: bool = True,
+    mixture: arg.UserObject[GaussianMixture], x: arg.UserObject[object],
+    weights: arg.UserObject[object] = None, *, iterations: arg.Count = 1000,
+    tolerance: arg.FromZero = 1e-8, floor: arg.InnerFraction = 1e-6,
+    restarts: arg.CountFromZero = 10, generator: Generator = None, progress: arg.Flag = True,
 ) -> EMResult:  # fmt: skip
     r"""Fit a mixture to samples, in place, by EM from several starts, and take the best.
 
@@ -191,26 +184,22 @@ def fit_em(
     True
     """
     began = time.monotonic()
-    limit = whole("iterations", iterations)
-    tolerance = number("tolerance", tolerance, "a number from 0", lambda value: value >= 0)
-    floor = number("floor", floor, "a number between 0 and 1", lambda value: 0 < value < 1)
-    count = whole_number("restarts", restarts, "a whole number from 0", least=0)
     samples, kind = Samples.of(mixture, x, weights), mixture.covariance
     least = least_variances(samples.variance, floor, kind)
     runs = []
-    for _ in tracked(range(max(count, 1)), "EM", progress):
-        if count:
+    for _ in tracked(range(max(restarts, 1)), "EM", progress):
+        if restarts:
             moments = started(samples, mixture.components, kind, generator)
         else:
             moments = samples.centred(mixture.moments())
         runs.append(Ascent(samples, moments, kind, least))
-        runs[-1].run(limit, tolerance)
+        runs[-1].run(iterations, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
     mixture.set_moments_(samples.placed(best.moments))
     reasons, history = best.broken, best.history
     if not best.converged:
         gain = history[-1] - history[-2]
-        reasons = (*reasons, f"iteration {limit:,}, the last, still gained {gain:.1g}")
+        reasons = (*reasons, f"iteration {iterations:,}, the last, still gained {gain:.1g}")
     starts, seconds = tuple(run.history[-1] for run in runs), time.monotonic() - began
     return EMResult(history, len(history) - 1, best.converged, reasons, starts, seconds)
 
@@ -223,10 +212,10 @@ class Ascent:
         self.matrices = has_matrices(kind, samples.x.shape[1])
         self.history, self.converged = list[float](), False
 
-    def run(self, limit: int, tolerance: float) -> None:
+    def run(self, iterations: int, tolerance: float) -> None:
         r"""Iterate, until the mean log likelihood gains no more than the tolerance."""
         statistics = self._expect()
-        for _ in range(limit):
+        for _ in range(iterations):
             self.moments = gaussians.maximised(statistics, self.moments, self.kind, self.least)
             statistics = self._expect()
             if self.history[-1] - self.history[-2] <= tolerance:

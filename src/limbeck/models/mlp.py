@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole_number
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.models import checks
-from limbeck.models.checks import Device, Generator, Specified, flat, is_count
+from limbeck.models.checks import Device, Generator, Specified, flat
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,23 +51,23 @@ class Feedforward(Specified):
     _allocate: Any  # (dtype, device) creates the parameters
     preactivation: Any  # (x) gives the last layer's outputs before its nonlinearity
 
+    @arg.checked_arguments
     def __init__(
-        self, *sizes: int, hidden: str | Sequence[str] = "relu", output: str = "linear",
-        bias: bool = True, output_form: str | None = None, dtype: torch.dtype | None = None,
-        device: Device = None, generator: Generator = None, init: str = "he",
+        self, *sizes: arg.Count, hidden: arg.Text | arg.Items[Sequence[str]] = "relu",
+        output: Annotated[str, arg.Choice(*LAYER_KINDS)] = "linear", bias: arg.Flag = True,
+        output_form: Annotated[str, arg.Choice(*OUTPUT_FORMS)] | None = None,
+        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
+        init: Annotated[str, arg.Choice(*INITS)] = "he",
     ) -> None:  # fmt: skip
         super().__init__()
-        if len(sizes) < 2 or not all(map(is_count, sizes)):
+        if len(sizes) < 2:
             expected = "at least two ints of 1 or more, as in (784, 50, 30, 10)"
             raise ArgumentError("sizes", tuple(sizes), expected)
         count = len(sizes) - 2
         kinds = [hidden] if isinstance(hidden, str) else list(hidden)
         names = kinds * count if isinstance(hidden, str) else kinds
-        choice("init", init, INITS)
         for name in kinds:
-            choice("hidden", name, LAYER_KINDS)
-        choice("output", output, LAYER_KINDS)
-        choice("output_form", "values" if output_form is None else output_form, OUTPUT_FORMS)
+            arg.choice("hidden", name, LAYER_KINDS)
         if len(names) != count:
             raise ArgumentError("hidden", f"{len(names)} names", f"one name, or {count}")
         if "softmax" in output and sizes[-1] == 1:
@@ -75,8 +75,8 @@ class Feedforward(Specified):
             raise ArgumentError("output", repr(output), expected)
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError("dtype", dtype, "a floating-point type")
-        self.sizes, self.hidden = tuple(map(int, sizes)), tuple(names)
-        self.output, self.bias = output, bool(bias)
+        self.sizes, self.hidden = tuple(sizes), tuple(names)
+        self.output, self.bias = output, bias
         self.output_form = output_form or self._natural_form()
         self._allocate(dtype, torch.get_default_device() if device is None else device)
         for member in range(self.members):
@@ -203,8 +203,9 @@ class BatchedMLP(Feedforward):
 
     fields: ClassVar[Mapping[str, Any]] = {**Feedforward.fields, "members": int}
 
-    def __init__(self, members: int, *sizes: int, **options: Any) -> None:
-        self.members = whole_number("members", members, "an int of 1 or more", least=1)
+    @arg.checked_arguments
+    def __init__(self, members: arg.Count, *sizes: arg.Count, **options: Any) -> None:
+        self.members = members
         super().__init__(*sizes, **options)
 
     def _allocate(self, dtype: torch.dtype | None, device: Device) -> None:
@@ -244,9 +245,10 @@ class BatchedMLP(Feedforward):
             return torch.baddbmm(self.biases[layer].unsqueeze(2), self.weights[layer], h)
         return torch.bmm(self.weights[layer], h)
 
-    def member(self, index: int) -> MLP:
+    @arg.checked_arguments
+    def member(self, index: Annotated[int, arg.Whole()]) -> MLP:
         r"""One of the nets, with its own copy of the weights."""
-        if type(index) is not int or not -self.members <= index < self.members:
+        if not -self.members <= index < self.members:
             raise ArgumentError("index", repr(index), f"an int from 0 to {self.members - 1}")
         fields = {**self.spec(), "type": "MLP"}
         del fields["members"]
@@ -256,7 +258,8 @@ class BatchedMLP(Feedforward):
         return net.train(self.training)
 
     @classmethod
-    def from_members(cls, members: Sequence[MLP]) -> Self:
+    @arg.checked_arguments
+    def from_members(cls, members: arg.Items[Sequence[MLP]]) -> Self:
         r"""Copies of separate nets, all of one shape, as a batch."""
         members = list(members)
         if not members or any(type(net) is not MLP for net in members):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole
+from limbeck.arguments import Count, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
@@ -61,13 +61,14 @@ class NADE(Autoregressive):
     settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "centre": list[float] | None}
     mean: Tensor | None
 
+    @checked_arguments
     def __init__(
-        self, inputs: int, hidden: int, order: Order = None, support: Discrete | None = None,
-        dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
-        centre: Centre = None,
+        self, inputs: Count, hidden: Count, order: UserObject[Order] = None,
+        support: Discrete | None = None, dtype: torch.dtype | None = None, device: Device = None,
+        generator: Generator = None, centre: UserObject[Centre] = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
-        self.hidden = whole("hidden", hidden)
+        self.hidden = hidden
         shape = (self.inputs, *self._states, self.hidden)
         self.w = self._normal(generator, self.inputs**-0.5, *shape)
         self.u = self._normal(generator, self.hidden**-0.5, *shape)
@@ -77,9 +78,10 @@ class NADE(Autoregressive):
         nade_op.prepare_tracing()
 
     @classmethod
+    @checked_arguments
     def from_rbm(
-        cls, rbm: Weights, hidden: int | None = None, order: Order = None,
-        generator: Generator = None, centre: Centre | str = "auto",
+        cls, rbm: UserObject[Weights], hidden: Count | None = None, order: UserObject[Order] = None,
+        generator: Generator = None, centre: UserObject[Centre | str] = "auto",
     ) -> Self:  # fmt: skip
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 

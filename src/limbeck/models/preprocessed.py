@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arguments import whole_number
-from limbeck.arrays import X
+from limbeck.arguments import Choice, UserObject, checked_arguments, integer
+from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Sizes, check_size, spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
@@ -56,10 +56,13 @@ class Preprocessed(nn.Module):
     out_scale: Tensor | None
     origin: Tensor | None
 
+    @checked_arguments
     def __init__(
-        self, network: nn.Module, shift: Numbers = None, scale: Numbers = None,
-        out_shift: Numbers = None, out_scale: Numbers = None, encoder: nn.Module | None = None,
-        output_form: str | None = None, origin: Numbers = None,
+        self, network: nn.Module, shift: UserObject[Numbers] = None,
+        scale: UserObject[Numbers] = None, out_shift: UserObject[Numbers] = None,
+        out_scale: UserObject[Numbers] = None, encoder: nn.Module | None = None,
+        output_form: Annotated[str, Choice(*OUTPUT_FORMS)] | None = None,
+        origin: UserObject[Numbers] = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
@@ -75,7 +78,7 @@ class Preprocessed(nn.Module):
             self.register_buffer(name, value)
         self.set_outputs(out_shift, out_scale)
 
-    def set_outputs(self, shift: Numbers, scale: Numbers) -> None:
+    def set_outputs(self, shift: UserObject[Numbers], scale: UserObject[Numbers]) -> None:
         r"""Give outputs y · scale + shift from now on; only values can have such units."""
         buffers = _pair(self.network, shift, scale, "out_")
         added, factor = buffers.values()
@@ -90,11 +93,11 @@ class Preprocessed(nn.Module):
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_origin(self, origin: Numbers) -> None:
+    def set_origin(self, origin: UserObject[Numbers]) -> None:
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
-            origin = torch.as_tensor(origin, dtype=torch.float64, device=like.device).clone()
+            origin = _numbers("origin", origin).to(like.device, torch.float64, copy=True)
         self.origin = origin
         self.input_dtype = None if origin is None else torch.float64
 
@@ -122,7 +125,7 @@ class Preprocessed(nn.Module):
         scaled = (h.to(self.shift.dtype) - self.shift) * self.scale
         return torch.where(self.scale == 0, 0.0, scaled)  # infinity or NaN times 0 would be NaN
 
-    def forward(self, x: X) -> Tensor:
+    def forward(self, x: UserObject[X]) -> Tensor:
         y = self.network(self.features(x))
         if self.out_shift is None or self.out_scale is None:
             return y
@@ -131,7 +134,7 @@ class Preprocessed(nn.Module):
             raise ArgumentError("out_shift", received, "one for each output")
         return y * self.out_scale + self.out_shift
 
-    def log_probabilities(self, x: X) -> Tensor:
+    def log_probabilities(self, x: UserObject[X]) -> Tensor:
         r"""Log probabilities (n, classes), by the network's method for them if it has one."""
         method = getattr(self.network, "log_probabilities", None)
         if method is not None and getattr(self.network, "output_form", None) == self.output_form:
@@ -164,7 +167,7 @@ class Preprocessed(nn.Module):
         for name in shapes:
             shape = fields.get(name)
             for size in shape or ():
-                whole_number(f"spec.{name}", size, "sizes from 0", least=0)
+                integer(f"spec.{name}", size, "sizes from 0", least=0)
             check_size(0 if shape is None else math.prod(shape), most)
             tensors[name] = None if shape is None else torch.zeros(shape)
         encoder = None if fields["encoder"] is None else from_spec(fields["encoder"], most)
@@ -187,8 +190,10 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
         return dict.fromkeys(names)
-    shift = torch.zeros_like(torch.as_tensor(scale)) if shift is None else torch.as_tensor(shift)
-    scale = torch.ones_like(shift) if scale is None else torch.as_tensor(scale)
+    given = {n: _numbers(n, v) for n, v in zip(names, (shift, scale), strict=True) if v is not None}
+    like = next(iter(given.values()))
+    shift = given.get(names[0], torch.zeros_like(like))
+    scale = given.get(names[1], torch.ones_like(like))
     if shift.shape != scale.shape:
         received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
         raise ArgumentError(names[1], received, f"the shape of {names[0]}")
@@ -199,6 +204,12 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
+
+
+def _numbers(argument: str, value: Any) -> Tensor:
+    r"""Finite numbers of any shape: one, or an array of them."""
+    single = not isinstance(value, list | tuple | dict) and getattr(value, "ndim", 0) == 0
+    return as_part([value], argument).values[0] if single else as_part(value, argument).values
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import as_part, random
 from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
@@ -61,8 +61,9 @@ class RBM(nn.Module):
     exact = True
     capturable = True  # sweeps never wait for a GPU
 
+    @arg.checked_arguments
     def __init__(
-        self, W: Numbers, a: Numbers, b: Numbers, *,
+        self, W: arg.UserObject[Numbers], a: arg.UserObject[Numbers], b: arg.UserObject[Numbers], *,
         dtype: torch.dtype | None = None, device: Device = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -94,13 +95,13 @@ class RBM(nn.Module):
         self.support = Binary(self.visible)
 
     @classmethod
+    @arg.checked_arguments
     def random(
-        cls, visible: int, hidden: int, scale: float = 0.1, generator: Generator = None, *,
-        dtype: torch.dtype | None = None, device: Device = None,
+        cls, visible: arg.Count, hidden: arg.Count, scale: arg.FromZero = 0.1,
+        generator: Generator = None, *, dtype: torch.dtype | None = None, device: Device = None,
     ) -> Self:  # fmt: skip
         r"""An RBM with normal weights and biases of standard deviation `scale`."""
-        sizes = (whole("visible", visible), whole("hidden", hidden))
-        scale = number("scale", scale, "a number from 0", lambda s: s >= 0)
+        sizes = (visible, hidden)
         # drawn on the generator's device: a CPU generator gives equal ones everywhere
         like = torch.empty(0, dtype=dtype, device="cpu" if generator is None else generator.device)
         shapes = (sizes, sizes[:1], sizes[1:])
@@ -108,13 +109,15 @@ class RBM(nn.Module):
         return cls(W, a, b, device=device)
 
     @classmethod
-    def fit(cls, data: Numbers, hidden: int, **settings: Any) -> RBM:
+    @arg.checked_arguments
+    def fit(cls, data: arg.UserObject[Numbers], hidden: arg.Count, **settings: Any) -> RBM:
         r"""An RBM trained on binary data (n, I): see `limbeck.models.rbm.train_rbm`."""
         return train_rbm(data, hidden, **settings)
 
     @classmethod
+    @arg.checked_arguments
     def load(
-        cls, path: str | Path, *, dtype: torch.dtype = torch.float32, device: Device = None
+        cls, path: arg.PathLike, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> Self:
         r"""An RBM of a .npz, .safetensors or .mat file: W, a, b or vishid, visbiases, hidbiases."""
         arrays = rbm_files.read(Path(path))
@@ -126,7 +129,8 @@ class RBM(nn.Module):
             received = f"{path}, whose {error.argument} has {error.received}"
             raise ArgumentError("path", received, error.expected) from error
 
-    def save(self, path: str | Path) -> Path:
+    @arg.checked_arguments
+    def save(self, path: arg.PathLike) -> Path:
         r"""Write W, a and b as .npz or .safetensors; a failure leaves no partial file."""
         return rbm_files.write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 
@@ -164,10 +168,12 @@ class RBM(nn.Module):
         return Statistics(x.T @ h / len(x), x.mean(0), h.mean(0))
 
     @torch.no_grad()
-    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
+    @arg.checked_arguments
+    def advance(
+        self, x: Tensor, sweeps: arg.CountFromZero = 1, generator: Generator = None,
+    ) -> Tensor:  # fmt: skip
         r"""Chains (n, I) after some sweeps of block Gibbs, x → h → x, as a new tensor."""
         # nothing waits for a GPU, so that sweeps can be captured in a CUDA graph
-        sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         state = self._units(x, self.visible, "x")
         if x.dim() != 2:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.visible})")
@@ -182,12 +188,12 @@ class RBM(nn.Module):
             state = v
         return v.to(x.dtype)
 
-    def start(self, n: int, generator: Generator = None) -> Tensor:
+    @arg.checked_arguments
+    def start(self, n: arg.CountFromZero, generator: Generator = None) -> Tensor:
         r"""Uniform bits (n, I) to start chains from."""
-        n = whole_number("n", n, "a whole number from 0", least=0)
         return self.support.start(n, generator, self.W.device, self.W.dtype)
 
-    def path(self, base: Numbers | None = None) -> RBMPath:
+    def path(self, base: arg.UserObject[Numbers | None] = None) -> RBMPath:
         r"""The annealing path from independent bits: see `limbeck.models.rbm.RBMPath`."""
         return RBMPath(self, base)
 
@@ -226,8 +232,8 @@ class RBMPath:
         self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
-        n = whole_number("n", n, "a whole number from 0", least=0)
+    @arg.checked_arguments
+    def sample(self, n: arg.CountFromZero, generator: Generator = None) -> Tensor:
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
     @torch.no_grad()
@@ -272,9 +278,9 @@ class RBMPath:
         return bits(torch.addmm(biases, h, self.W.T, alpha=beta))
 
 
-def base_biases(data: Numbers, smoothing: float = 1.0) -> Tensor:
+@arg.checked_arguments
+def base_biases(data: arg.UserObject[Numbers], smoothing: arg.Positive = 1.0) -> Tensor:
     r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts."""
-    smoothing = number("smoothing", smoothing, "a number above 0", lambda s: s > 0)
     bits = _binary(data)
     ones = bits.sum(0, dtype=torch.float64)
     return torch.log((ones + smoothing) / (len(bits) - ones + smoothing)).float()
@@ -296,15 +302,17 @@ def _binary(data: Numbers) -> Tensor:
 def _check_beta(argument: str, beta: Beta) -> Beta:
     if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
-    return number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+    return arg.number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 @torch.no_grad()
+@arg.checked_arguments
 def train_rbm(
-    data: Numbers, hidden: int, *, sweeps: int = 1, persistent: bool = False,
-    chains: int | None = None, epochs: int = 20, batch_size: int = 100, lr: float = 0.05,
-    momentum: float = 0.9, weight_decay: float = 2e-4, seed: int = 0,
-    device: str | torch.device = "auto", progress: bool = True,
+    data: arg.UserObject[Numbers], hidden: arg.Count, *, sweeps: arg.Count = 1,
+    persistent: arg.Flag = False, chains: arg.Count | None = None, epochs: arg.Count = 20,
+    batch_size: arg.Count = 100, lr: arg.Positive = 0.05, momentum: arg.Remainder = 0.9,
+    weight_decay: arg.FromZero = 2e-4, seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+    progress: arg.Flag = True,
 ) -> RBM:  # fmt: skip
     r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
 
@@ -331,16 +339,12 @@ def train_rbm(
     RBM(visible=4, hidden=3)
     """
     bits = _binary(data)
-    sweeps, epochs = whole("sweeps", sweeps), whole("epochs", epochs)
-    batch_size = min(whole("batch_size", batch_size), len(bits))
+    batch_size = min(batch_size, len(bits))
     if chains is not None and not persistent:
         raise ArgumentError("chains", chains, "none without persistent=True")
-    chains = batch_size if chains is None else whole("chains", chains)
-    lr = number("lr", lr, "a number above 0", lambda rate: rate > 0)
-    momentum = number("momentum", momentum, "a number from 0 to below 1", lambda m: 0 <= m < 1)
-    weight_decay = number("weight_decay", weight_decay, "a number from 0", lambda d: d >= 0)
+    chains = batch_size if chains is None else chains
     place = choose_device(device)
-    generator = torch.Generator(place).manual_seed(whole_number("seed", seed, "a whole number", 0))
+    generator = torch.Generator(place).manual_seed(seed)
 
     rbm = RBM.random(bits.shape[1], hidden, 0.01, generator, device=place)
     rbm.a.copy_(base_biases(bits))

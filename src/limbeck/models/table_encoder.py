@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import Generator, Specified
 
@@ -66,7 +66,7 @@ class TableEncoder(Specified):
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
         self.categories = [Coded(*c) for c in categories]
         for c in self.categories:
-            whole_number("categories", c.size, "numbers of categories from 0", least=0)
+            integer("categories", c.size, "numbers of categories from 0", least=0)
         self.embed = embed
         sized = [(c, embedding_size(c.size, embed)) for c in self.categories]
         self.indicated = [c for c, size in sized if not size]
@@ -142,7 +142,7 @@ def embedding_size(categories: int, embed: str | int) -> int:
         return 0
     if embed == "auto":
         return min(WIDEST, round(1.6 * categories**0.56))
-    size = whole_number("embed", embed, expected, least=1)
+    size = integer("embed", embed, expected, least=1)
     return size if categories > ONE_HOT else 0
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole
+from limbeck.arguments import Choice, Count, Finite, Flag, UserObject, checked_arguments, choice
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import DtypeName, check_size, spec_fields
@@ -59,16 +59,17 @@ class Trees(nn.Module):
     roots: Tensor
     base: Tensor
 
+    @checked_arguments
     def __init__(
-        self, trees: Sequence[TreeArrays], inputs: int, kind: str, *,
-        base: np.ndarray | Sequence[float] | None = None, factor: float = 1.0,
-        missing: bool = False, dtype: torch.dtype = torch.float32,
+        self, trees: UserObject[Sequence[TreeArrays]], inputs: Count,
+        kind: Annotated[str, Choice(*KINDS)], *,
+        base: UserObject[np.ndarray | Sequence[float] | None] = None, factor: Finite = 1.0,
+        missing: Flag = False, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
-        choice("kind", kind, KINDS)
         if not trees:
             raise ArgumentError("trees", "no trees", "one or more")
-        self.inputs = whole("inputs", inputs)
+        self.inputs = inputs
         self.kind, self.missing = kind, bool(missing)
         for number, tree in enumerate(trees):
             _check_arrays(tree, self.inputs, f"trees[{number}]")
@@ -87,7 +88,10 @@ class Trees(nn.Module):
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 
     @classmethod
-    def from_sklearn(cls, estimator: Any, *, dtype: torch.dtype = torch.float32) -> Self:
+    @checked_arguments
+    def from_sklearn(
+        cls, estimator: UserObject[Any], *, dtype: torch.dtype = torch.float32,
+    ) -> Self:  # fmt: skip
         r"""A fitted scikit-learn tree, forest or boosted model; outputs are its predictions.
 
         Boosted classifiers give logits (n, classes), others probabilities, regressors values.
@@ -133,9 +137,11 @@ class Trees(nn.Module):
         p = y.clamp(SURE, 1 - SURE)
         return p.log() - (1 - p).log()
 
+    @checked_arguments
     def text(
-        self, feature_names: Sequence[str] | None = None, class_names: Sequence[Any] | None = None,
-        thresholds: Sequence[Callable[[float], str]] | None = None,
+        self, feature_names: UserObject[Sequence[str] | None] = None,
+        class_names: UserObject[Sequence[Any] | None] = None,
+        thresholds: UserObject[Sequence[Callable[[float], str]] | None] = None,
     ) -> str:  # fmt: skip
         r"""The rules of a single tree as text, with each leaf's prediction and share of rows.
 

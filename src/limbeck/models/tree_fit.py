@@ -2,12 +2,12 @@ r"""Fitting a tree, or a sum of boosted trees, to soft targets."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from limbeck.arguments import choice, number, whole, whole_number
+from limbeck.arguments import Choice, Count, Flag, Seed, Share, UserObject, Whole, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.tree import SURE, TreeArrays, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
@@ -18,9 +18,12 @@ ROWS = 20_000  # the most rows that a boosted tree is grown from
 Numbers = np.ndarray | torch.Tensor
 
 
+@checked_arguments
 def fit_tree(
-    X: Numbers, targets: Numbers, *, max_leaf_nodes: int | None = 64, max_depth: int | None = None,
-    min_samples_leaf: int = 1, seed: int = 0, task: str = "classification",
+    X: UserObject[Numbers], targets: UserObject[Numbers], *,
+    max_leaf_nodes: Annotated[int, Whole(2)] | None = 64, max_depth: Count | None = None,
+    min_samples_leaf: Count = 1, seed: Seed = 0,
+    task: Annotated[str, Choice(*TASKS)] = "classification",
 ) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
@@ -33,7 +36,10 @@ def fit_tree(
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
     """
-    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
+    options = {
+        "max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth,
+        "min_samples_leaf": min_samples_leaf,
+    }  # fmt: skip
     inputs, outputs, shift, scale = _check_data(X, targets, task)
     tree = of_tree(_fit(inputs, outputs, seed, options).tree_, False)
     mean = tree.value * scale + shift
@@ -45,10 +51,12 @@ def fit_tree(
     return Trees([tree._replace(value=mean)], inputs.shape[1], kind, missing=missing)
 
 
+@checked_arguments
 def fit_boosted(
-    X: Numbers, targets: Numbers, *, trees: int = 50, max_leaf_nodes: int | None = 8,
-    max_depth: int | None = None, min_samples_leaf: int = 5, learning_rate: float = 0.3,
-    seed: int = 0, task: str = "classification", progress: bool = False,
+    X: UserObject[Numbers], targets: UserObject[Numbers], *, trees: Count = 50,
+    max_leaf_nodes: Annotated[int, Whole(2)] | None = 8, max_depth: Count | None = None,
+    min_samples_leaf: Count = 5, learning_rate: Share = 0.3, seed: Seed = 0,
+    task: Annotated[str, Choice(*TASKS)] = "classification", progress: Flag = False,
 ) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
@@ -64,9 +72,10 @@ def fit_boosted(
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    options = _check_limits(max_leaf_nodes, max_depth, min_samples_leaf)
-    count, expected = whole("trees", trees), "a number above 0, up to 1"
-    rate = number("learning_rate", learning_rate, expected, lambda r: 0 < r <= 1)
+    options = {
+        "max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth,
+        "min_samples_leaf": min_samples_leaf,
+    }  # fmt: skip
     inputs, outputs, shift, scale = _check_data(X, targets, task)
     base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
     if task != "regression":
@@ -74,15 +83,15 @@ def fit_boosted(
         base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
     random, fits = np.random.default_rng(seed), list[TreeArrays]()
-    for _ in tracked(range(count), "boosting trees", progress):
+    for _ in tracked(range(trees), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
         fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
         leaf, nodes = fitted.apply(inputs), fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
-        z += rate * step[leaf]
-        fits.append(of_tree(fitted.tree_, False)._replace(value=rate * step * scale))
+        z += learning_rate * step[leaf]
+        fits.append(of_tree(fitted.tree_, False)._replace(value=learning_rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
     missing = bool(np.isnan(inputs).any())
     return Trees(fits, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
@@ -90,7 +99,6 @@ def fit_boosted(
 
 def _check_data(X: Numbers, targets: Numbers, task: str) -> tuple[np.ndarray, ...]:
     r"""Inputs (n, D), targets (n, K), and the mean and deviation by which values are scaled."""
-    choice("task", task, TASKS)
     rows, outputs = _as_tensor("X", X), _as_tensor("targets", targets).to(torch.float64)
     inputs = rows.flatten(1).to(torch.float32) if rows.ndim > 1 else rows
     if inputs.ndim != 2 or 0 in inputs.shape:
@@ -123,14 +131,6 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
         expected = "an array or a tensor of numbers"
         raise ArgumentError(argument, f"a {type(values).__name__}", expected) from None
     return tensor.detach().cpu()
-
-
-def _check_limits(leaves: int | None, depth: int | None, rows: int) -> dict[str, int | None]:
-    options: dict[str, int | None] = {"min_samples_leaf": whole("min_samples_leaf", rows)}
-    for name, limit, least in (("max_leaf_nodes", leaves, 2), ("max_depth", depth, 1)):
-        expected = f"a whole number from {least}, or None"
-        options[name] = None if limit is None else whole_number(name, limit, expected, least)
-    return options
 
 
 def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:

@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice, number, whole_number
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
@@ -36,6 +36,7 @@ MULTIPLIER = (
 Schedule = str | int | Sequence[float] | Tensor
 
 
+@arg.checked_arguments
 @dataclass(frozen=True, kw_only=True)
 class AIS(Method):
     r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
@@ -58,19 +59,16 @@ class AIS(Method):
 
     name: ClassVar[str] = "ais"
 
-    schedule: Schedule = "2008"
-    spacing: str = "linear"
-    path: Path | None = None
-    reverse: bool = False
-    start: Start = "target"
-    burn_in: int = 2000
+    schedule: arg.UserObject[Schedule] = "2008"
+    spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
+    path: arg.UserObject[Path | None] = None
+    reverse: arg.Flag = False
+    start: arg.UserObject[Start] = "target"
+    burn_in: arg.CountFromZero = 2000
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         temperatures(self.schedule, self.spacing)
         if self.reverse:
-            expected = "a whole number from 0"
-            self._set("burn_in", whole_number("burn_in", self.burn_in, expected, least=0))
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
@@ -129,7 +127,10 @@ class AIS(Method):
         return path.log_z + total, chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
-def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
+@arg.checked_arguments
+def temperatures(
+    schedule: arg.UserObject[Schedule], spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
+) -> list[float]:
     r"""The inverse temperatures β of a schedule, from 0 to 1.
 
     "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly ("linear"),
@@ -138,7 +139,6 @@ def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
     >>> temperatures(5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    choice("spacing", spacing, SPACINGS)
     if isinstance(schedule, str):
         if schedule != "2008":
             raise ArgumentError("schedule", repr(schedule), ACCEPTED)
@@ -146,14 +146,14 @@ def temperatures(schedule: Schedule, spacing: str = "linear") -> list[float]:
         early = [low + (high - low) * k / n for low, high, n in parts for k in range(n)]
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]
     if isinstance(schedule, int) or not hasattr(schedule, "__len__"):
-        count = whole_number("schedule", schedule, ACCEPTED, least=2)
+        count = arg.integer("schedule", schedule, ACCEPTED, least=2)
         even = [k / (count - 1) for k in range(1, count - 1)]
         if spacing == "sigmoid":
             even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / math.tanh(2) for t in even]
         elif spacing == "geometric":
             even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
         return [0.0, *even, 1.0]
-    betas = [number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in schedule]
+    betas = [arg.number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in schedule]
     rising = all(a < b for a, b in itertools.pairwise(betas))
     if len(betas) < 2 or not rising or betas[0] != 0 or betas[-1] != 1:
         first = ", ".join(f"{beta:g}" for beta in betas[:5])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import choice, whole, whole_number
+from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict, mean_bound
@@ -26,6 +26,7 @@ DEPENDENCES = {"drift_z": "drift at the end of their burn-in", "memory_z": "depe
 SECOND_CHAINS = 500  # from the second start, on top of few chains with many draws
 
 
+@checked_arguments
 @dataclass(frozen=True, kw_only=True)
 class Bridge(Method):
     r"""log Z by bridge sampling, from draws of the target and of a proposal that overlaps with it.
@@ -53,29 +54,19 @@ class Bridge(Method):
 
     name: ClassVar[str] = "bridge"
 
-    burn_in: int | str | None = None
-    kernel: str = "target"
-    start: str | Tensor = "proposal"
-    second_start: str | Tensor | None = "auto"
-    chains: int | None = None
-    thin: int = 1
+    burn_in: CountFromZero | Auto | None = None
+    kernel: Annotated[str, Choice(*KERNELS)] = "target"
+    start: UserObject[str | Tensor] = "proposal"
+    second_start: UserObject[str | Tensor | None] = "auto"
+    chains: Count | None = None
+    thin: Count = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        choice("kernel", self.kernel, KERNELS)
-        if self.chains is not None:
+        if self.chains is not None and self.chains > self.samples:
             expected = f"a whole number from 1 to {self.samples}, the number of samples"
-            self._set("chains", whole_number("chains", self.chains, expected, least=1))
-            if self.chains > self.samples:
-                raise ArgumentError("chains", self.chains, expected)
-        self._set("thin", whole("thin", self.thin))
-        burn_in = self.burn_in
-        if burn_in is None:
-            burn_in = 2000 if self.kernel == "target" else "auto"
-        if burn_in != "auto":
-            expected = "a whole number from 0, or 'auto'"
-            burn_in = whole_number("burn_in", burn_in, expected, least=0)
-        self._set("burn_in", burn_in)
+            raise ArgumentError("chains", self.chains, expected)
+        if self.burn_in is None:
+            self._set("burn_in", 2000 if self.kernel == "target" else "auto")
         self._set_start("start")
         if not isinstance(self.second_start, str | None) or self.second_start not in ("auto", None):
             self._set_start("second_start")

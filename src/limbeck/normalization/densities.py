@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import Seed, UserObject, checked_arguments
 from limbeck.arrays import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
@@ -206,10 +206,13 @@ class Densities:
     a student was fitted with. Events are on the target's device and of its dtype.
     """
 
-    def __init__(self, target: ChainTarget, proposal: object = None, seed: int = 0) -> None:
+    @checked_arguments
+    def __init__(
+        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, seed: Seed = 0
+    ) -> None:
         self.target, self.support = target, target.support
         self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
-        self.seed = whole_number("seed", seed, "a whole number from 0", least=0)
+        self.seed = seed
         self.device, self.dtype = place_of(target)
         self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import number, whole
+from limbeck.arguments import Count, Flag, InnerFraction, Seed, UserObject, checked_arguments
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
@@ -160,14 +160,14 @@ class LogPartition:
     seconds: float = 0.0
     degrees: float = math.inf
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    @checked_arguments
+    def interval(self, level: InnerFraction = 0.95) -> tuple[float, float]:
         r"""An interval that covers log Z with this probability, if the verdict holds.
 
         >>> z = LogPartition(451.27, 0.04, "bridge", Verdict())
         >>> z.interval(0.997)
         (451.15..., 451.38...)
         """
-        level = number("level", level, "a number between 0 and 1", lambda p: 0 < p < 1)
         if self.std_error == 0:
             return self.value, self.value
         if not math.isfinite(self.std_error):
@@ -263,14 +263,13 @@ class Method:
     r"""A method to estimate log Z, with its settings."""
 
     name: ClassVar[str]
-    samples: int = 10_000
+    samples: Count = 10_000
 
-    def __post_init__(self) -> None:
-        self._set("samples", whole("samples", self.samples))
-
+    @checked_arguments
     def estimate(
-        self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
-    ) -> LogPartition:
+        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+        seed: Seed = 0, progress: Flag = True,
+    ) -> LogPartition:  # fmt: skip
         r"""Estimate log Z of a target.
 
         Arguments:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import Seed, UserObject, Whole, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, Statistics
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
-from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
@@ -22,6 +22,7 @@ from limbeck.samplers.diagnostics import SIGNIFICANT, pareto_k, weights_effectiv
 EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 
 
+@checked_arguments
 @dataclass(frozen=True, kw_only=True)
 class Importance(Method):
     r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
@@ -38,10 +39,9 @@ class Importance(Method):
 
     name: ClassVar[str] = "importance"
 
-    start: str | Tensor = "target"
+    start: UserObject[str | Tensor] = "target"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
@@ -114,9 +114,11 @@ def _probe(
     return reasons, scores
 
 
+@checked_arguments
 def free_energy(
-    target: ChainTarget, student: object, samples: int = 10_000, seed: int = 0
-) -> Bound:
+    target: UserObject[ChainTarget], student: UserObject[object],
+    samples: Annotated[int, Whole(2)] = 10_000, seed: Seed = 0,
+) -> Bound:  # fmt: skip
     r"""⟨log p̃(x) − log q(x)⟩ over samples of q: log Z less KL(q ‖ p), so at most log Z.
 
     It is −∞, with an infinite error, if the student samples events that the target forbids.
@@ -131,7 +133,7 @@ def free_energy(
     >>> print(f"{free_energy(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0]), coins):.4f}")  # 3 log 2
     2.0794
     """
-    samples = whole_number("samples", samples, "a whole number from 2", least=2)
+    check_target(target, chains=False)
     densities = Densities(target, student, seed)
     with densities.at_work():
         _, logs = densities.drawn(samples, "free energy")
@@ -147,9 +149,10 @@ class ExpectedStatistics(NamedTuple):
     verdict: Verdict
 
 
+@checked_arguments
 def expected_statistics(
-    rbm: RBM, x: Tensor | None = None, *, proposal: object = None, samples: int = 10_000,
-    seed: int = 0,
+    rbm: RBM, x: Tensor | None = None, *, proposal: UserObject[object] = None,
+    samples: Annotated[int, Whole(2)] = 10_000, seed: Seed = 0,
 ) -> ExpectedStatistics:  # fmt: skip
     r"""⟨xhᵀ⟩, ⟨x⟩ and ⟨h⟩ under an RBM, by samples of it or by weighted samples of a student.
 
@@ -177,7 +180,6 @@ def expected_statistics(
         received = "neither" if x is None else "both"
         raise ArgumentError("x, proposal", received, "either samples x of the RBM, or a proposal")
     if proposal is not None:
-        samples = whole_number("samples", samples, "2 or more", 2)
         densities = Densities(rbm, proposal, seed)
         with densities.at_work():
             x, logs = densities.drawn(samples, "expectations")

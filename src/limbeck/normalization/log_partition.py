@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from limbeck.arguments import choice, whole
+from limbeck.arguments import Count, Flag, Seed, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
@@ -31,6 +31,7 @@ TOGETHER = 4  # units of the other side that share a matrix product
 LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
+@checked_arguments
 @dataclass(frozen=True, kw_only=True)
 class Exact:
     r"""log Z as the sum over all events of a discrete target.
@@ -42,17 +43,14 @@ class Exact:
 
     name: ClassVar[str] = "exact"
 
-    limit: int = 2**25
-    block: int | None = None
+    limit: Count = 2**25
+    block: Count | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("limit", "block"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name, value))
-
+    @checked_arguments
     def estimate(
-        self, target: ChainTarget, proposal: object = None, *, seed: int = 0, progress: bool = True
-    ) -> LogPartition:
+        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+        seed: Seed = 0, progress: Flag = True,
+    ) -> LogPartition:  # fmt: skip
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
@@ -67,10 +65,12 @@ KINDS: dict[str, type[Method] | type[Exact]] = {
 METHODS = ("auto", *KINDS)
 
 
+@checked_arguments
 def log_partition(
-    target: ChainTarget, proposal: object = None, *, method: str | Method | Exact = "auto",
-    samples: int | None = None, burn_in: int | str | None = None, seed: int = 0,
-    progress: bool = True, **settings: object,
+    target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+    method: UserObject[str | Method | Exact] = "auto", samples: Count | None = None,
+    burn_in: UserObject[int | str | None] = None, seed: Seed = 0, progress: Flag = True,
+    **settings: object,
 ) -> LogPartition:  # fmt: skip
     r"""Estimate log Z of an unnormalised density.
 
@@ -105,8 +105,6 @@ def log_partition(
     'exact'
     """
     began = time.perf_counter()
-    if samples is not None:
-        samples = whole("samples", samples)
     settings |= {"samples": samples, "burn_in": burn_in}
     if isinstance(method, str):
         choice("method", method, METHODS)
@@ -115,7 +113,8 @@ def log_partition(
             method = choose_method(target)
         known = {field.name for kind in KINDS.values() for field in fields(kind)}
         for name in settings.keys() - known:
-            raise ArgumentError.unknown("settings", name, known)
+            names = known | {"method", "proposal", "seed", "progress"}
+            raise ArgumentError.unknown_argument(name, names, "log_partition")
         values: dict[str, Any] = {  # those that are None have their defaults
             name: settings[name]
             for name in settings.keys() & {field.name for field in fields(KINDS[method])}
@@ -147,9 +146,11 @@ def choose_method(target: ChainTarget) -> str:
     return "exact" if count <= ENUMERABLE else "bridge"
 
 
+@checked_arguments
 def exact_log_z(
-    target: ChainTarget, *, limit: int = 2**25, block: int | None = None, progress: bool = True
-) -> float:
+    target: UserObject[ChainTarget], *, limit: Count = 2**25, block: Count | None = None,
+    progress: Flag = True,
+) -> float:  # fmt: skip
     r"""log Z of a discrete target, by enumeration.
 
     Of an RBM the smaller side is enumerated, and the other summed in closed form, in float64.

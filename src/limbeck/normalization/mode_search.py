@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import CountFromZero, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
@@ -31,9 +31,10 @@ class Peak(NamedTuple):
 
 
 @torch.no_grad()
+@checked_arguments
 def climb(
-    target: ChainTarget, tries: int = 20, *, start: Tensor | None = None, sweeps: int = 10,
-    seed: int = 0,
+    target: UserObject[ChainTarget], tries: CountFromZero = 20, *, start: Tensor | None = None,
+    sweeps: CountFromZero = 10, seed: Seed = 0,
 ) -> Peak:  # fmt: skip
     r"""A large log p̃(x) of a discrete target, at an x that no change of one variable improves.
 
@@ -41,10 +42,8 @@ def climb(
     `tries` of the target's own chains after a few sweeps.
     """
     support = discrete_support(target, "a target with a discrete support")
-    tries = whole_number("tries", tries, "a whole number from 0", least=0)
-    sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
     device, dtype = place_of(target)
-    generator = torch.Generator(device).manual_seed(whole_number("seed", seed, "a seed", least=0))
+    generator = torch.Generator(device).manual_seed(seed)
     x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))
     if start is not None:
         x = torch.cat([x, support.check(start, "start").to(x)])

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arguments import choice, number, whole, whole_number
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
@@ -64,8 +64,7 @@ def find_constant(
             raise ArgumentError("c", c, expected)
         return {}
     if c is not None:
-        value = number("c", c, "a finite number, at most log Z", lambda _: True)
-        return {"c": value, "c_origin": "given"}
+        return {"c": c, "c_origin": "given"}
     if target.support.discrete:  # no log p̃(x) is above log Z
         return {"c": climb(target, seed=seed).value, "c_origin": "hill climbing"}
     if not callable(getattr(student, "sample", None)):
@@ -108,13 +107,18 @@ def warm_start(
         tensors[name].copy_(values)
 
 
+@arg.checked_arguments
 def normalize(
-    target: Any, student: nn.Module | None = None, loss: str | Loss = "kl", *,
-    steps: int | None = None, batch_size: int | str = "auto", chains: int = 2000,
-    scheme: str = "auto", sweeps: int | None = None, burn_in: int = 2000,
-    start: Tensor | None = None, init: str = "auto", c: float | None = None, switch: float = 0.1,
-    preset: str = "auto", force: bool = False, seed: int = 0, device: str | torch.device = "auto",
-    checkpoint: str | Path | None = None, progress: bool = True, **options: Any,
+    target: arg.UserObject[Any], student: nn.Module | None = None,
+    loss: arg.UserObject[str | Loss] = "kl", *, steps: arg.Count | None = None,
+    batch_size: arg.Count | arg.Auto = "auto", chains: arg.Count = 2000,
+    scheme: Annotated[str, arg.Choice(*SCHEMES, "auto")] = "auto", sweeps: arg.Count | None = None,
+    burn_in: arg.CountFromZero = 2000, start: Tensor | None = None,
+    init: Annotated[str, arg.Choice("auto", "none", "teacher")] = "auto",
+    c: arg.Finite | None = None, switch: arg.InnerFraction = 0.1,
+    preset: Annotated[str, arg.Choice(*STEPS)] = "auto", force: arg.Flag = False,
+    seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+    checkpoint: arg.PathLike | None = None, progress: arg.Flag = True, **options: Any,
 ) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
 
@@ -156,12 +160,9 @@ def normalize(
         progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, ….
     """
-    choice("scheme", scheme, ("auto", *SCHEMES))
-    choice("init", init, ("auto", "none", "teacher"))
-    choice("preset", preset, STEPS)
-    training = Training.from_options(options, ("teacher_output", "student_output", "precompute"))
-    steps = whole("steps", STEPS[preset] if steps is None else steps)
-    chains, seed = whole("chains", chains), whole_number("seed", seed, "a whole number")
+    decided = ("teacher_output", "student_output", "precompute")
+    training = Training.from_options(options, decided, normalize)
+    steps = STEPS[preset] if steps is None else steps
     on_policy = _check_loss(loss, target, force)
     check_target(target, chains=not on_policy)
     by_default = student is None
@@ -179,8 +180,8 @@ def normalize(
             warm_start(student, target, torch.Generator().manual_seed(seed))
         constant = find_constant(c, loss, target, student, seed)
         size: int = PRESETS[preset]["batch_size"]
-        if batch_size != "auto":
-            size = whole("batch_size", batch_size)
+        if not isinstance(batch_size, str):
+            size = batch_size
         elif not on_policy:
             size = min(size, chains)
         source: Inputs
@@ -227,7 +228,6 @@ def square_error_then_kl(
     training: Training,
 ) -> Result:  # fmt: skip
     r"""Two stages that share schedule, chains and time, each with an optimizer of its own."""
-    number("switch", switch, "a fraction above 0 and below 1", lambda f: 0 < f < 1)
     steps, limit = training.steps, training.seconds
     first = min(max(1, round(switch * steps)), steps - 1)
     if not first:

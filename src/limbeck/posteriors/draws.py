@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole, whole_number
+from limbeck.arguments import Count, InnerFraction, checked_arguments, integer
 from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError
 from limbeck.records import read_value
@@ -169,7 +169,7 @@ class Structure:
         kind = tuple[tuple[int, ...], ...]
         shapes = read_value(spec.get("shapes"), kind, "structure.shapes")
         for size in itertools.chain(*shapes):
-            whole_number("structure.shapes", size, "sizes from 0", least=0)
+            integer("structure.shapes", size, "sizes from 0", least=0)
         return cls(names, shapes)
 
     def __str__(self) -> str:
@@ -246,7 +246,7 @@ class Draws:
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
-        size = whole("size", size)
+        size = integer("size", size, "a whole number from 1", least=1)
         for start in range(0, self.count, size):
             yield self.take(torch.arange(start, min(start + size, self.count)))
 
@@ -265,9 +265,10 @@ class Draws:
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
-    def split(self, fraction: float = 0.5) -> tuple[Draws, Draws]:
+    @checked_arguments
+    def split(self, fraction: InnerFraction = 0.5) -> tuple[Draws, Draws]:
         r"""The first part of every chain, and the rest; chains of one draw are divided as such."""
-        share = number("fraction", fraction, "a number between 0 and 1", lambda f: 0 < f < 1)
+        share = fraction
         axis = 1 if self.per_chain > 1 else 0
         length = (self.chains, self.per_chain)[axis]
         if length < 2:
@@ -287,9 +288,10 @@ class Draws:
         parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
         return Draws(parts, dtype, device, self.notes)
 
-    def diagnostics(self, most: int = 1000) -> Diagnostics:
+    @checked_arguments
+    def diagnostics(self, most: Count = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""
-        most = min(whole("most", most), max(1, DIAGNOSED_NUMBERS // self.count))
+        most = min(most, max(1, DIAGNOSED_NUMBERS // self.count))
         coordinates = spread(self.structure.dim, most)
         names = [self.structure.label(index) for index in coordinates]
         r_hats, sizes = torch.empty(2, len(names), dtype=torch.float64)

@@ -7,13 +7,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice, whole, whole_number
+from limbeck.arguments import Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.arrays import as_dict, label
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import (
@@ -37,14 +37,15 @@ ACCEPTED = (
 )
 
 
+@checked_arguments
 def as_draws(
-    posterior: Any,
+    posterior: UserObject[Any],
     *,
-    var_names: str | Sequence[str] | None = None,
-    burn_in: int = 0,
-    thin: int = 1,
+    var_names: UserObject[str | Sequence[str] | None] = None,
+    burn_in: CountFromZero = 0,
+    thin: Count = 1,
     dtype: torch.dtype | None = None,
-    layout: str = "auto",
+    layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto",
 ) -> Draws | Stream:
     r"""The draws of a posterior, stored or streamed.
 
@@ -74,9 +75,6 @@ def as_draws(
     >>> as_draws({"alpha": np.zeros((4, 100, 2)), "sigma": np.ones((4, 100))}, burn_in=50)
     Draws(4 chains of 50: alpha (2,), sigma ())
     """
-    burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-    thin = whole("thin", thin)
-    choice("layout", layout, (*LAYOUTS, "auto"))
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ArgumentError("dtype", repr(dtype), "a floating type of torch, or None")
     if isinstance(posterior, type):

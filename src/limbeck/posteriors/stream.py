@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import X, label, rows
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
@@ -110,19 +110,20 @@ class Stream:
     (6, 8)
     """
 
+    @arg.checked_arguments
     def __init__(
         self,
-        source: Any,
+        source: arg.UserObject[Any],
         *,
-        var_names: str | Sequence[str] | None = None,
-        burn_in: int = 0,
-        thin: int = 1,
+        var_names: arg.UserObject[str | Sequence[str] | None] = None,
+        burn_in: arg.CountFromZero = 0,
+        thin: arg.Count = 1,
         dtype: torch.dtype | None = None,
-        in_time: bool = False,
+        in_time: arg.Flag = False,
     ) -> None:
         self.source = source
-        self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
-        self.thin = whole("thin", thin)
+        self.burn_in = burn_in
+        self.thin = thin
         self.in_time, self.dtype = in_time, dtype
         self.device: torch.device | None = None
         self.used = self.seen = self.batches = 0  # `seen` counts draws that thinning left out too
@@ -150,7 +151,7 @@ class Stream:
 
     def next(self, n: int) -> X:
         r"""The next n draws, in the structure: (n, ...) each."""
-        missing = whole("n", n)
+        missing = arg.integer("n", n, "a whole number from 1", least=1)
         pieces: list[dict[str, Tensor]] = []
         while missing:
             if not self._held:

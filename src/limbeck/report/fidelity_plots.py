@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limbeck.arguments import choice
+from limbeck.arguments import CountFromZero, Text, UserObject, checked_arguments, choice
 from limbeck.compression.fidelity.comparison import ERRORS, SMALL, decisive
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
@@ -30,7 +30,8 @@ Report = Saved | str | Path | Fidelity | Mapping[str, Any]
 History = Mapping[str, Sequence[float]]
 
 
-def learning(saved: Saved | str | Path, ax: Axes | None = None) -> Axes:
+@checked_arguments
+def learning(saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] = None) -> Axes:
     r"""Losses and measures against steps; only the first if their scales differ much."""
     history = as_saved(saved).content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
@@ -41,7 +42,10 @@ def learning(saved: Saved | str | Path, ax: Axes | None = None) -> Axes:
     return learning_curves(history, ax, names=names if together else names[:1])
 
 
-def measures(saved: Saved | str | Path, ax: Axes | None = None, *, name: str) -> Axes:
+@checked_arguments
+def measures(
+    saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] = None, *, name: Text
+) -> Axes:
     r"""One column of the history against steps."""
     history = as_saved(saved).content["history"]
     choice("name", name, history.keys())
@@ -79,7 +83,8 @@ def _learning(
     return ax
 
 
-def calibration(saved: Report, ax: Axes | None = None) -> Axes:
+@checked_arguments
+def calibration(saved: UserObject[Report], ax: UserObject[Axes | None] = None) -> Axes:
     r"""Calibration curves: the share of right predictions against the confidence.
 
     Arguments:
@@ -114,7 +119,10 @@ def calibration(saved: Report, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def disagreement(saved: Report, ax: Axes | None = None, *, target: int = 0) -> Axes:
+@checked_arguments
+def disagreement(
+    saved: UserObject[Report], ax: UserObject[Axes | None] = None, *, target: CountFromZero = 0
+) -> Axes:
     r"""Where teacher and student disagree.
 
     For a classifier, the student's classes against the teacher's; for multilabel classification,
@@ -205,8 +213,13 @@ def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) 
     )
 
 
+@checked_arguments
 def subgroups(
-    saved: Report, ax: Axes | None = None, *, column: str | None = None, measure: str | None = None
+    saved: UserObject[Report],
+    ax: UserObject[Axes | None] = None,
+    *,
+    column: Text | None = None,
+    measure: Text | None = None,
 ) -> Axes:
     r"""How much better or worse the student is than the teacher, by subgroup.
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
 from limbeck.normalization.estimate import NAMES, LogPartition, with_error
@@ -67,7 +67,8 @@ def by_name(result: Estimates | None) -> dict[str, LogPartition]:
     if isinstance(result, Mapping):
         named = {str(name): z for name, z in result.items()}
     else:
-        for z in result or ():
+        several: Any = result if isinstance(result, list | tuple) else [result]
+        for z in several:
             method = getattr(z, "method", "?")
             named[f"{method} {len(named) + 1}" if method in named else method] = z
     for z in named.values():
@@ -93,7 +94,7 @@ def normalized(
     seed: int = 0,
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what needs none."""
-    sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
+    sweeps = integer("sweeps", sweeps, "a whole number from 0", least=0)
     content, student = summary.run_summary(result), result.student
     name = "the target" if target is None else type(target).__name__
     student_record = summary.model(type(student).__name__, "student", student)

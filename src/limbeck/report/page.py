@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import blocks, compression, condensation, normalization, pictures
@@ -22,7 +23,8 @@ REPORTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write(folder: str | Path) -> Path:
+@checked_arguments
+def write(folder: PathLike) -> Path:
     r"""Write report.html, report.json and report.md into a result folder; the path of the first.
 
     Arguments:
@@ -32,9 +34,10 @@ def write(folder: str | Path) -> Path:
     return _write(Path(folder), Page([report], report.title))
 
 
+@checked_arguments
 def write_tour(
-    folders: Sequence[str | Path], out: str | Path, findings: Sequence[str], *,
-    title: str = "A tour of limbeck", commands: Sequence[str] = (),
+    folders: UserObject[Sequence[str | Path]], out: PathLike, findings: UserObject[Sequence[str]],
+    *, title: Text = "A tour of limbeck", commands: UserObject[Sequence[str]] = (),
 ) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
     lists = {"folders": (folders, "result folders"), "findings": (findings, "sentences")}
@@ -60,7 +63,7 @@ def _write(folder: Path, page: Page) -> Path:
     return folders.add(folder, "report", content) / "report.html"
 
 
-def document(saved: Saved, prefix: str = "p") -> Document:
+def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
     whole, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from limbeck.arguments import choice, whole_number
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
@@ -31,11 +31,18 @@ __all__ = [
 ]  # fmt: skip
 
 MODELS = ("teacher", "student")
+Model = Annotated[str, arg.Choice(*MODELS)]
 PREDICTORS = {"teacher": "average of all draws", "student": "student"}
 Result = Saved | str | Path
 
 
-def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0, 1)) -> Axes:
+@arg.checked_arguments
+def weights(
+    saved: arg.UserObject[Result],
+    ax: arg.UserObject[Axes | None] = None,
+    *,
+    pair: arg.UserObject[tuple[int, int]] = (0, 1),
+) -> Axes:
     r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
 
     Arguments:
@@ -46,7 +53,7 @@ def weights(saved: Result, ax: Axes | None = None, *, pair: tuple[int, int] = (0
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
     dim, expected = bag.shape[1], f"two numbers from 0 to {bag.shape[1] - 1}"
-    one, two = (whole_number("pair", number, expected, 0) for number in pair)
+    one, two = (arg.integer("pair", number, expected, 0) for number in pair)
     if dim < 2 or max(one, two) >= dim:
         raise ArgumentError("pair", pair, expected)
     share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
@@ -79,8 +86,13 @@ def coordinate_names(saved: Saved) -> list[str]:
     return list(names) if len(names) == dim else [f"draw[{k}]" for k in range(dim)]
 
 
+@arg.checked_arguments
 def surface(
-    saved: Result, ax: Axes | None = None, *, model: str = "student", output: int = 0
+    saved: arg.UserObject[Result],
+    ax: arg.UserObject[Axes | None] = None,
+    *,
+    model: Model = "student",
+    output: arg.CountFromZero = 0,
 ) -> Axes:
     r"""Predictions over two inputs, or a density of two variables.
 
@@ -120,7 +132,11 @@ def surface(
     return ax
 
 
-def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
+@arg.checked_arguments
+def difference(
+    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None, *,
+    output: arg.CountFromZero = 0,
+) -> Axes:  # fmt: skip
     r"""The student's surface minus the teacher's."""
     result = as_saved(saved)
     student, teacher = (_outputs(result, "surface", m, output) for m in ("student", "teacher"))
@@ -138,7 +154,11 @@ def difference(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axe
     return ax
 
 
-def curve(saved: Result, ax: Axes | None = None, *, output: int = 0) -> Axes:
+@arg.checked_arguments
+def curve(
+    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None, *,
+    output: arg.CountFromZero = 0,
+) -> Axes:  # fmt: skip
     r"""Predictions along one input, or a density of one variable, of teacher and student."""
     result = as_saved(saved)
     teacher, student = (_outputs(result, "curve", name, output) for name in MODELS)
@@ -171,7 +191,13 @@ def _draw_surface(
     return image
 
 
-def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
+@arg.checked_arguments
+def samples(
+    saved: arg.UserObject[Result],
+    ax: arg.UserObject[Axes | None] = None,
+    *,
+    model: Model = "student",
+) -> Axes:
     r"""Samples of one model as a sheet of images; of other events, both models' samples together.
 
     Samples of one variable are shown as histograms, of two as points, of more by the mean of each
@@ -194,7 +220,13 @@ def samples(saved: Result, ax: Axes | None = None, *, model: str = "student") ->
     return ax
 
 
-def features(saved: Result, ax: Axes | None = None, *, model: str = "student") -> Axes:
+@arg.checked_arguments
+def features(
+    saved: arg.UserObject[Result],
+    ax: arg.UserObject[Axes | None] = None,
+    *,
+    model: Model = "student",
+) -> Axes:
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
     rows = _model_array(result, "features", model, "features", "normalize")
@@ -257,7 +289,10 @@ def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str,
     )
 
 
-def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
+@arg.checked_arguments
+def log_probabilities(
+    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None,
+) -> Axes:  # fmt: skip
     r"""Log probabilities of the same events by teacher and student, sorted by the teacher's."""
     result = as_saved(saved)
     names, (teacher, student) = _both(result, "log_prob", "log probabilities")
@@ -271,7 +306,8 @@ def log_probabilities(saved: Result, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def log_z(saved: Result, ax: Axes | None = None) -> Axes:
+@arg.checked_arguments
+def log_z(saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None) -> Axes:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     result = as_saved(saved)
     entries = [entry for entry in result.content.get("log_z", []) if has_interval(entry)]
@@ -307,7 +343,7 @@ def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
 
 
 def _model_array(saved: Saved, name: str, model: str, what: str, verb: str) -> np.ndarray:
-    choice("model", model, MODELS)
+    arg.choice("model", model, MODELS)
     return _array(saved, f"{name}_{model}", what, verb)
 
 

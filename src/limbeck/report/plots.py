@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, LINES, MUTED
 
@@ -204,7 +204,7 @@ def mosaic(
         tiles = values.reshape(-1, width, height).transpose(0, 2, 1)
     across = int(np.ceil(np.sqrt(len(tiles))))
     if columns is not None:
-        across = whole_number("columns", columns, "a whole number from 1", least=1)
+        across = integer("columns", columns, "a whole number from 1", least=1)
     down = -(-len(tiles) // across)
     cells = np.full((down * across, height + 1, width + 1), np.nan)
     cells[: len(tiles), :height, :width] = tiles

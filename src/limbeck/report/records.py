@@ -17,10 +17,11 @@ settings, models (name, role, parameters, bytes), history, verdicts, notes. By v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from limbeck.arguments import choice, whole_number
+from limbeck.arguments import Choice, Dict, Items, Seed, Text, UserObject, checked_arguments
 from limbeck.environment import environment
+from limbeck.errors import ArgumentError
 from limbeck.report.blocks import Verdict
 from limbeck.report.compression import compressed
 from limbeck.report.condensation import condensed
@@ -33,10 +34,13 @@ RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
 }  # fmt: skip
 
 
+@checked_arguments
 def to_record(
-    result: object, *, verb: str, command: str = "", title: str | None = None,
-    seed: int | None = None, settings: Mapping[str, Any] | None = None,
-    verdicts: Iterable[Verdict] = (), notes: Iterable[str] = (), **evidence: Any,
+    result: UserObject[object], *, verb: Annotated[str, Choice(*VERBS)], command: Text = "",
+    title: Text | None = None, seed: Seed | None = None,
+    settings: Dict[Mapping[str, Any]] | None = None,
+    verdicts: Items[Iterable[Verdict]] = (), notes: Items[Iterable[str]] = (),
+    **evidence: Any,
 ) -> tuple[dict[str, Any], Arrays]:  # fmt: skip
     r"""A verb's result, ready for `limbeck.storage.write`.
 
@@ -52,13 +56,13 @@ def to_record(
         evidence: Data for the comparison: arguments of `compressed`, `condensed`, `normalized` or
             `estimated`.
     """
-    choice("verb", verb, VERBS)
+    kind = {"compress": "Compressed", "condense": "Condensed", "normalize": "Result"}.get(verb)
+    if kind is not None and kind not in (cls.__name__ for cls in type(result).__mro__):
+        raise ArgumentError("result", f"a {type(result).__name__}", f"the result of {verb}")
     record, arrays = RECORDS[verb](result, **evidence)
     content = {**EMPTY, "format": FORMAT, "verb": verb, **record}
     if seed is None:
         seed = content["settings"].get("seed", getattr(result, "seed", None))
-    if seed is not None:
-        seed = whole_number("seed", seed, "a whole number from 0", 0)
     return content | {
         "title": content["title"] if title is None else title, "command": command, "seed": seed,
         "circumstances": environment(content.pop("device", "cpu")),

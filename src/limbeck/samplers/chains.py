@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import choice, whole, whole_number
+from limbeck import arguments as arg
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
@@ -97,20 +97,21 @@ class Chains(Inputs):
 
     densities: TargetAndProposal  # of chains for an estimate
 
+    @arg.checked_arguments
     def __init__(
-        self, target: ChainTarget, chains: int = 2000, *, scheme: str = "all", sweeps: int = 1,
-        burn_in: int = 2000, start: Tensor | None = None, seed: int | None = None,
-        progress: bool = True,
+        self, target: arg.UserObject[ChainTarget], chains: arg.Count = 2000, *,
+        scheme: Annotated[str, arg.Choice(*SCHEMES)] = "all", sweeps: arg.Count = 1,
+        burn_in: arg.CountFromZero = 2000, start: Tensor | None = None,
+        seed: arg.Seed | None = None, progress: arg.Flag = True,
     ) -> None:  # fmt: skip
         super().__init__(seed)
         support = getattr(target, "support", None)
         if not isinstance(support, Support) or not callable(getattr(target, "advance", None)):
             expected = "a target with a support and advance(x, sweeps, generator)"
             raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
-        choice("scheme", scheme, SCHEMES)
         self.target, self.support, self.scheme = target, support, scheme
-        self.count, self.sweeps = whole("chains", chains), whole("sweeps", sweeps)
-        self.burn_in = whole_number("burn_in", burn_in, "a whole number from 0", least=0)
+        self.count, self.sweeps = chains, sweeps
+        self.burn_in = burn_in
         self.start = None if start is None else support.check(start, "start").detach()
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
@@ -234,7 +235,8 @@ class Chains(Inputs):
         for piece in tracked(pieces, label, self.progress):
             self.advance(piece)
 
-    def advance(self, sweeps: int = 1) -> None:
+    @arg.checked_arguments
+    def advance(self, sweeps: arg.CountFromZero = 1) -> None:
         r"""Advance all chains by the target's own sweeps."""
         self.x.copy_(self._advanced(self.x, sweeps))
         self._logs = None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import Number, UserObject, Whole, checked_arguments
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, CheckpointError
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 MIN_CHAINS = 20  # below, only their own series can be tested
 
 
-def effective_size(series: Tensor) -> float:
+def effective_size(series: UserObject[Tensor]) -> float:
     r"""The number of independent draws that estimate the mean of a series as well.
 
     Autocovariances are about the mean of all chains, without ranks; their sum is cut by Geyer's
@@ -29,6 +31,7 @@ def effective_size(series: Tensor) -> float:
     >>> effective_size(torch.tensor([[1.0], [2.0], [4.0]]))
     3.0
     """
+    series = as_part(series, "series").values
     x = _series(series.reshape(1, -1) if series.dim() == 1 else series)
     n, draws = x.numel(), x.shape[1]
     x = x - x.mean()
@@ -49,7 +52,7 @@ def effective_size(series: Tensor) -> float:
     return n / max(time, 1 / math.log10(max(n, 11)))
 
 
-def r_hat(series: Tensor) -> float:
+def r_hat(series: UserObject[Tensor]) -> float:
     r"""Gelman and Rubin's R-hat of chains cut in halves; 1 where they agree, NaN below 4 draws.
 
     Arguments:
@@ -69,18 +72,18 @@ def _r_hat(means: Tensor, variances: Tensor, n: int) -> Tensor:
     return ((n - 1) / n + ratio).sqrt()
 
 
-def weights_effective_size(log_weights: Tensor) -> float:
+def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
     r"""Kish's effective size of weights, (Σw)²/Σw².
 
     >>> round(weights_effective_size(torch.tensor([5.0, 5.0, float("-inf")])), 9)
     2.0
     """
-    log_w = log_weights.detach().double().flatten().cpu()
+    log_w = _log_weights(log_weights)
     total = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)
     return math.exp(float(total))
 
 
-def pareto_k(log_weights: Tensor) -> float:
+def pareto_k(log_weights: UserObject[Tensor]) -> float:
     r"""The shape k̂ of the generalised Pareto distribution that the largest weights follow.
 
     It is fitted by the method of Zhang and Stephens (2009) to the 3√n (at most a fifth) largest
@@ -90,9 +93,7 @@ def pareto_k(log_weights: Tensor) -> float:
     Arguments:
         log_weights: Logarithms (n,) of the weights, up to a constant.
     """
-    log_w = log_weights.detach().double().flatten().cpu()
-    if log_w.isnan().any() or (log_w == math.inf).any() or not log_w.isfinite().any():
-        raise ArgumentError("log_weights", "NaN, +∞ or nothing finite", "logarithms of weights")
+    log_w = _log_weights(log_weights)
     log_w = (log_w - log_w.max()).sort().values
     size = min(len(log_w) // 5, math.ceil(3 * math.sqrt(len(log_w))))
     if size < 5:
@@ -117,11 +118,18 @@ def pareto_k(log_weights: Tensor) -> float:
     return (m * shape + 10 * 0.5) / (m + 10)
 
 
+def _log_weights(log_weights: Tensor) -> Tensor:
+    r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
+    if isinstance(log_weights, Tensor) and log_weights.isneginf().any():
+        finite = log_weights[log_weights.isfinite()]
+        as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
+        return log_weights.detach().double().flatten().cpu()
+    return as_part(log_weights, "log_weights").values.double().flatten().cpu()
+
+
 def _series(series: Tensor) -> Tensor:
     r"""Numbers (chains, draws) in float64 on the CPU."""
-    x = series.detach().double().cpu()
-    if x.numel() == 0 or not x.isfinite().all():
-        raise ArgumentError("series", "nothing, NaN or infinite numbers", "finite numbers")
+    x = as_part(series, "series").values.double().cpu()
     if x.dim() != 2:
         raise ArgumentError("series", f"shape {tuple(x.shape)}", "shape (chains, draws)")
     return x
@@ -203,8 +211,11 @@ class RunningDiagnostics:
     (500, [])
     """
 
-    def __init__(self, names: Sequence[str] | None = None, blocks: int = 64) -> None:
-        self.blocks = whole_number("blocks", blocks, "an even number from 4", least=4)
+    @checked_arguments
+    def __init__(
+        self, names: UserObject[Sequence[str] | None] = None, blocks: Annotated[int, Whole(4)] = 64,
+    ) -> None:  # fmt: skip
+        self.blocks = blocks
         if self.blocks % 2:
             raise ArgumentError("blocks", blocks, "an even number from 4")
         self.names = None if names is None else [str(name) for name in names]
@@ -216,7 +227,7 @@ class RunningDiagnostics:
         r"""Draws of each chain so far."""
         return self._full * self._length + self._partial
 
-    def update(self, draws: np.ndarray | Tensor | Sequence[Sequence[float]]) -> None:
+    def update(self, draws: UserObject[np.ndarray | Tensor | Sequence[Sequence[float]]]) -> None:
         r"""Add one more draw of each chain, (chains, dim)."""
         try:
             x = torch.as_tensor(draws).detach().double()
@@ -285,13 +296,14 @@ class RunningDiagnostics:
         share = _ratio(variance, of_means, mean.flatten(0, 1), constant=1.0)
         return (total * share).clamp_max(total * math.log10(max(total, 11)))
 
-    def reasons(self, r_hat: float = 1.05) -> list[str]:
+    @checked_arguments
+    def reasons(self, r_hat: Annotated[float, Number(above=1)] = 1.05) -> list[str]:
         r"""Reasons to distrust the draws so far, one sentence each; empty if there are none.
 
         Arguments:
             r_hat: The largest R̂ that is accepted. Default: 1.05.
         """
-        limit = number("r_hat", r_hat, "a number above 1", lambda r: r > 1)
+        limit = r_hat
         ratios, sizes = self.r_hat, self.ess
         names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
         mean, squares = self._blocks()

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice
-
-if TYPE_CHECKING:
-    from limbeck.supports import Discrete
+from limbeck.arguments import Choice, Flag, FromZero, UserObject, checked_arguments
+from limbeck.errors import ArgumentError
+from limbeck.supports import Discrete
 
 ORDERS = ("fixed", "random")
 
 
 @torch.no_grad()
+@checked_arguments
 def sweep(
-    log_density: Callable[[Tensor], Tensor], x: Tensor, support: Discrete,
-    generator: torch.Generator | None = None, *, beta: float = 1.0, order: str = "fixed",
-    reverse: bool = False, known: Tensor | None = None,
+    log_density: UserObject[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
+    generator: torch.Generator | None = None, *, beta: FromZero = 1.0,
+    order: Annotated[str, Choice(*ORDERS)] = "fixed", reverse: Flag = False,
+    known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
@@ -40,7 +41,10 @@ def sweep(
     Returns:
         The new chains (n, *shape) and their log p̃, (n,).
     """
-    choice("order", order, ORDERS)
+    if x.shape[1:] != support.shape or not x.is_floating_point() or x.is_meta:
+        raise ArgumentError("x", f"{x.dtype} of shape {tuple(x.shape)}", f"events of {support!r}")
+    if known is not None and known.shape != x.shape[:1]:
+        raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
     n, q = len(x), support.count
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole, whole_number
+from limbeck.arguments import Count, CountFromZero, Flag, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.progress import tracked
 
@@ -39,10 +39,11 @@ class Slice:
     torch.Size([100, 2])
     """
 
+    @checked_arguments
     def __init__(
-        self, log_density: Callable[[Tensor], Tensor], start: Numbers, width: Numbers = 1.0, *,
-        seed: int = 0, generator: torch.Generator | None = None, max_steps_out: int = 1000,
-        tune: bool = True,
+        self, log_density: UserObject[Callable[[Tensor], Tensor]], start: UserObject[Numbers],
+        width: UserObject[Numbers] = 1.0, *, seed: Seed = 0,
+        generator: torch.Generator | None = None, max_steps_out: Count = 1000, tune: Flag = True,
     ) -> None:  # fmt: skip
         if not callable(log_density):
             expected = "a function of points (n, dim)"
@@ -62,9 +63,8 @@ class Slice:
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
             raise ArgumentError("width", repr(width), expected)
         self.width = widths.expand(self.dim).contiguous()
-        self.max_steps_out, self.tune = whole("max_steps_out", max_steps_out), bool(tune)
+        self.max_steps_out, self.tune = max_steps_out, tune
         if generator is None:
-            seed = whole_number("seed", seed, "a whole number from 0", least=0)
             generator = torch.Generator(self._x.device).manual_seed(seed)
         elif generator.device.type != self._x.device.type:
             expected = f"one on {self._x.device}, where the chains are"
@@ -98,7 +98,8 @@ class Slice:
     def __iter__(self) -> Iterator[Tensor]:
         return self
 
-    def burn_in(self, sweeps: int, progress: bool = False) -> Slice:
+    @checked_arguments
+    def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> Slice:
         r"""Discard the first sweeps, and tune the width to the mean interval of the draws.
 
         It is set after 1, 2, 4, 8, … sweeps and after the last one, each time from the latest ones.
@@ -107,7 +108,6 @@ class Slice:
             sweeps: The number of sweeps.
             progress: Whether to show a bar. Default: False.
         """
-        sweeps = whole_number("sweeps", sweeps, "a whole number from 0", least=0)
         total, since = torch.zeros_like(self.width), 0
         for done in tracked(range(1, sweeps + 1), "burning in", progress):
             total, since = total + self._sweep()[0], since + 1

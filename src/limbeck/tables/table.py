@@ -11,7 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import whole
+from limbeck.arguments import (
+    Auto,
+    Count,
+    Dict,
+    Fraction,
+    Items,
+    Positive,
+    Seed,
+    Text,
+    UserObject,
+    checked_arguments,
+    integer,
+)
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
@@ -69,9 +81,11 @@ class Table:
         rows: The number of rows of the frame.
     """
 
+    @checked_arguments
     def __init__(
-        self, df: Any, *, categories: Iterable[Any] = (), drop: Iterable[Any] = ()
-    ) -> None:
+        self, df: UserObject[Any], *, categories: Text | Items[Iterable[Any]] = (),
+        drop: Text | Items[Iterable[Any]] = (),
+    ) -> None:  # fmt: skip
         frame = as_frame(df)
         _check_names(frame)
         options = {"categories": categories, "drop": drop}
@@ -108,7 +122,7 @@ class Table:
         r"""For each tensor the column that it belongs to: a mask goes with its values."""
         return {key: column.key for column in self.columns for key in column.keys}
 
-    def encode(self, df: object) -> dict[str, Tensor]:
+    def encode(self, df: UserObject[object]) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
         A missing value is refused where the data had none; a new category becomes "unknown".
@@ -116,7 +130,7 @@ class Table:
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
 
-    def encode_exactly(self, df: object) -> dict[str, Tensor]:
+    def encode_exactly(self, df: UserObject[object]) -> dict[str, Tensor]:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         times = Counter(frame.columns)
@@ -131,7 +145,8 @@ class Table:
             parts |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return parts
 
-    def to_frame(self, batch: Mapping[str, Any]) -> Any:
+    @checked_arguments
+    def to_frame(self, batch: Dict[Mapping[str, Any]]) -> Any:
         r"""The frame of tensors or arrays (n,), with the dtypes and order of the columns.
 
         Whole numbers and dates are rounded to what the column holds (days, if all dates were
@@ -148,7 +163,7 @@ class Table:
         series = {column.name: column.decode(parts, n) for column in self.columns}
         return pandas().DataFrame(series, columns=list(series))
 
-    def rounded(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rounded(self, batch: UserObject[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         r"""Tensors after a round trip through a frame: rounded, with missing values filled."""
         parts = dict(batch)
         for column in self.numbers:
@@ -161,8 +176,9 @@ class Table:
             parts[column.key] = value
         return parts
 
+    @checked_arguments
     def encoder(
-        self, embed: str | int = "auto", *, generator: torch.Generator | None = None
+        self, embed: Count | Auto = "auto", *, generator: torch.Generator | None = None
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
@@ -176,9 +192,11 @@ class Table:
         categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]
         return TableEncoder(numbers, categories, embed, generator=generator)
 
+    @checked_arguments
     def munge(
-        self, data: Any, swap: float = 0.5, local_variance: float = 1.0, seed: int | None = None
-    ) -> TableMunge:
+        self, data: UserObject[Any], swap: Fraction = 0.5, local_variance: Positive = 1.0,
+        seed: Seed | None = None,
+    ) -> TableMunge:  # fmt: skip
         r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
 
         Where a number is taken from the neighbour, so is whether it is missing.
@@ -200,7 +218,7 @@ class Table:
             raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
         check_depth(spec, "spec")
         table = cls.__new__(cls)
-        table.rows = whole("spec.rows", spec["rows"])
+        table.rows = integer("spec.rows", spec["rows"], "a whole number from 1", least=1)
         columns = read_value(spec["columns"], list[Any], "spec.columns")
         table.columns = [column_of(column) for column in columns]
         keys = [key for column in table.columns for key in column.keys]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
+from limbeck.arguments import Choice, Flag, UserObject, checked_arguments
 from limbeck.arrays import Batch, X, as_dict, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import View, close_taps, depends_on_inputs
@@ -32,14 +33,15 @@ class Teacher:
 
     opaque = False  # whether it must be called outside the compiled step
 
+    @checked_arguments
     def __init__(
         self,
-        source: Callable[..., Tensor] | None,
-        output: str = "auto",
+        source: UserObject[Callable[..., Tensor] | None],
+        output: Annotated[str, Choice(*forms.FORMS, "auto")] = "auto",
         *,
-        exact: bool | None = None,
-        differentiable: bool | None = None,
-        draw: Callable[[int], Any] | None = None,
+        exact: Flag | None = None,
+        differentiable: Flag | None = None,
+        draw: UserObject[Callable[[int], Any] | None] = None,
     ) -> None:
         self.source, self._draw = source, draw
         self.exact = draw is None if exact is None else exact
@@ -136,9 +138,11 @@ class Opaque(Teacher):
 
     opaque = True
 
+    @checked_arguments
     def __init__(
-        self, function: Callable[..., Any], output: str = "auto", *, exact: bool = True
-    ) -> None:
+        self, function: UserObject[Callable[..., Any]],
+        output: Annotated[str, Choice(*forms.FORMS, "auto")] = "auto", *, exact: Flag = True,
+    ) -> None:  # fmt: skip
         form = output_form("teacher_output", function, output)
         super().__init__(self._call, form, exact=exact, differentiable=False)
         self.function = function

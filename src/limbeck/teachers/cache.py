@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from limbeck.arguments import choice, whole_number
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.arguments import Choice, Count, PathLike, checked_arguments
+from limbeck.errors import ArgumentError, CheckpointError, rename_argument
 from limbeck.storage import disk
 from limbeck.storage.files import differences
 from limbeck.storage.records import encode
@@ -45,15 +45,15 @@ class TeacherCache:
         dtype: The type of stored numbers, "float32" or "float64". Default: "float32".
     """
 
+    @checked_arguments
     def __init__(
-        self, folder: str | os.PathLike[str], top_k: int | None = None, dtype: str = "float32"
-    ) -> None:
+        self, folder: PathLike, top_k: Count | None = None,
+        dtype: Annotated[str, Choice("float32", "float64")] = "float32",
+    ) -> None:  # fmt: skip
         self.folder, self.dtype = Path(folder), dtype
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
-        expected = "None, or the number of probabilities to store: 1 or more"
-        self.top_k = None if top_k is None else whole_number("top_k", top_k, expected, 1)
-        choice("dtype", dtype, ("float32", "float64"))
+        self.top_k = top_k
         self._open: dict[str, Answers] = {}
 
     def answers(
@@ -192,9 +192,8 @@ def as_cache(value: object) -> TeacherCache | None:
     r"""A cache of a folder's path; None stays None."""
     if value is None or isinstance(value, TeacherCache):
         return value
-    if isinstance(value, str | os.PathLike) and str(value):
-        return TeacherCache(value)
-    raise ArgumentError("cache", repr(value), "a folder, a TeacherCache, or None")
+    with rename_argument("folder", "cache", ", a TeacherCache, or None"):
+        return TeacherCache(value)  # type: ignore[arg-type]
 
 
 class Segment(NamedTuple):

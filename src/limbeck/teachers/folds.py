@@ -7,7 +7,6 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from limbeck.arguments import number, whole_number
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select, to_numpy
@@ -22,7 +21,6 @@ def out_of_fold(
     X = as_rows(X)
     n = count(X)
     y = as_labels(y, n)
-    folds = whole_number("teacher_folds", folds, "a whole number, 2 or more", 2)
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(n, -1).any(1))
     first, inverse = distinct(row_keys(select(X, known)))  # equal rows are in the same fold
     if len(first) < folds:
@@ -55,7 +53,6 @@ def mix_labels(
 ) -> Array:
     r"""Targets (n, K) and labels together: (1 − weight) · targets + weight · labels if there."""
     targets = np.asarray(targets, np.float64)
-    weight = number("weight", weight, "a number from 0 to 1", lambda w: 0 <= w <= 1)
     y = as_labels(labels, len(targets))
     missing, values = unlabelled(y, classes), np.zeros_like(targets)
     if y.ndim == 1 and classes is not None and np.size(classes) > 1:

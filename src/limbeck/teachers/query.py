@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import number, whole_number
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
@@ -50,17 +50,20 @@ class TeacherError(LimbeckError):
         return cls(f"teacher: it failed at {where} ({cause}){after}", rows, cached)
 
 
+@arg.checked_arguments
 @dataclass(frozen=True)
 class Query:
     r"""How a teacher is queried: in batches, with a cache, with retries after errors."""
 
-    cache: str | os.PathLike[str] | TeacherCache | None = None
-    cache_key: str | None = None
-    batch_size: int | None = None
-    retries: int = 3
-    retry_on: type[Exception] | tuple[type[Exception], ...] = (OSError,)
-    progress: bool = True
-    wait: float = 1.0  # seconds before the first retry; twice as long before each further one
+    cache: arg.UserObject[str | os.PathLike[str] | TeacherCache | None] = None
+    cache_key: arg.Text | None = None
+    batch_size: arg.Count | None = None
+    retries: arg.CountFromZero = 3
+    retry_on: arg.UserObject[type[Exception] | tuple[type[Exception], ...]] = (OSError,)
+    progress: arg.Flag = True
+    wait: arg.FromZero = (
+        1.0  # seconds before the first retry; twice as long before each further one
+    )
 
     def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows; equal rows are queried once."""
@@ -81,11 +84,7 @@ class _Session:
     def __init__(self, query: Query, teacher: RowTeacher | Derivatives, X: object) -> None:
         self.query, self.teacher, self.X = query, teacher, X
         self.batch_size, kinds = query.batch_size, query.retry_on
-        if self.batch_size is not None:
-            expected = "None, or a number of rows: 1 or more"
-            self.batch_size = whole_number("batch_size", self.batch_size, expected, 1)
-        self.retries = whole_number("retries", query.retries, "a whole number, 0 or more", 0)
-        self.wait = number("wait", query.wait, "seconds, 0 or more", lambda s: s >= 0)
+        self.retries, self.wait = query.retries, query.wait
         for kind in kinds if isinstance(kinds, tuple) else (kinds,):
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 expected = "an exception class, or a tuple of such"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from limbeck import outputs as forms
+from limbeck.arguments import Choice, Dict, checked_arguments
 from limbeck.arrays import Batch, X, floats, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import View
@@ -31,14 +33,15 @@ class Stored(Teacher):
         of: The original teacher, which is released together with this one. Default: None.
     """
 
+    @checked_arguments
     def __init__(
         self,
         values: Tensor,
-        output: str = "auto",
+        output: Annotated[str, Choice(*forms.FORMS, "auto")] = "auto",
         *,
-        derivatives: dict[str, Tensor] | None = None,
-        pools: dict[tuple[str, str], tuple[Tensor, Tensor]] | None = None,
-        hidden: dict[str, Tensor] | None = None,
+        derivatives: Dict[dict[str, Tensor]] | None = None,
+        pools: Dict[dict[tuple[str, str], tuple[Tensor, Tensor]]] | None = None,
+        hidden: Dict[dict[str, Tensor]] | None = None,
         of: Teacher | None = None,
     ) -> None:
         self.of = of

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
@@ -144,7 +145,8 @@ class CSVLogger(Logger):
         path: The file.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    @checked_arguments
+    def __init__(self, path: PathLike) -> None:
         self.place = self.path = Path(path)
         if self.path.suffix == ".json":
             raise ArgumentError("path", str(path), "a name that does not end in .json, as .csv")
@@ -202,11 +204,12 @@ class MLflow(Logger):
         tags: Further tags of the runs. Default: none.
     """
 
+    @checked_arguments
     def __init__(
         self,
-        experiment: str = "limbeck",
-        uri: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        experiment: Text = "limbeck",
+        uri: Text | None = None,
+        tags: UserObject[Mapping[str, str] | None] = None,
     ) -> None:
         _require("mlflow")
         self.place = self.experiment = experiment
@@ -265,7 +268,8 @@ class TensorBoard(Logger):
         folder: The folder for `tensorboard --logdir`. Default: "runs".
     """
 
-    def __init__(self, folder: str | Path = "runs") -> None:
+    @checked_arguments
+    def __init__(self, folder: PathLike = "runs") -> None:
         _require("tensorboard")
         self.place = self.folder = Path(folder)
         self._writer: Any = None

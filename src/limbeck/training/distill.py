@@ -6,26 +6,25 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arguments import choice
 from limbeck.arrays import Batch, as_batch, floats, input_dtype, rows
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.outputs import check_class_axis, recognise
+from limbeck.outputs import FORMS, check_class_axis, recognise
 from limbeck.progress import tracked, watched
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute, stored_bytes
 from limbeck.training.callbacks import Callbacks
-from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
+from limbeck.training.config import ENGINES, PRESETS, Training, choose_device, launched_processes
 from limbeck.training.engines import Eager, make_engine
 from limbeck.training.loop import Run, Step
 from limbeck.training.objective import Objective
@@ -35,36 +34,37 @@ from limbeck.training.schedules import Schedule
 from limbeck.training.update import GradientUpdate, Update
 
 
+@arg.checked_arguments
 def distill(
-    teacher: object,
+    teacher: arg.UserObject[object],
     student: nn.Module,
-    inputs: object,
-    loss: Loss | str = "auto",
+    inputs: arg.UserObject[object],
+    loss: arg.UserObject[Loss | str] = "auto",
     *,
-    steps: int = 10_000,
-    batch_size: int | str = "auto",
-    optimizer: str | torch.optim.Optimizer = "auto",
-    schedule: str | Schedule | None = "auto",
-    lr: float | None = None,
-    clip: float | None = None,
-    update: Update | None = None,
-    preset: str = "auto",
-    seed: int = 0,
-    device: str | torch.device = "auto",
-    engine: str = "auto",
-    teacher_output: str = "auto",
-    student_output: str = "auto",
-    precompute: bool | str = "auto",
-    metrics: Mapping[str, Callable[[nn.Module], float]] | None = None,
-    held_out: object = None,
-    patience: int | None = None,
-    seconds: float | None = None,
-    every: int | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    checkpoint_seconds: float = 60.0,
-    callbacks: Callbacks = None,
-    progress: bool = True,
+    steps: arg.Count = 10_000,
+    batch_size: arg.Count | arg.Auto = "auto",
+    optimizer: arg.UserObject[str | torch.optim.Optimizer] = "auto",
+    schedule: arg.UserObject[str | Schedule | None] = "auto",
+    lr: arg.Positive | arg.UserObject[Tensor] | None = None,
+    clip: arg.Positive | None = None,
+    update: arg.UserObject[Update | None] = None,
+    preset: Annotated[str, arg.Choice(*PRESETS)] = "auto",
+    seed: arg.Seed = 0,
+    device: arg.Device | arg.Auto = "auto",
+    engine: Annotated[str, arg.Choice(*ENGINES)] = "auto",
+    teacher_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
+    student_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
+    precompute: arg.Flag | arg.Auto = "auto",
+    metrics: arg.UserObject[Mapping[str, Callable[[nn.Module], float]] | None] = None,
+    held_out: arg.UserObject[object] = None,
+    patience: arg.Count | None = None,
+    seconds: arg.Positive | None = None,
+    every: arg.Count | None = None,
+    checkpoint: arg.PathLike | None = None,
+    checkpoint_every: arg.Count | None = None,
+    checkpoint_seconds: arg.Positive = 60.0,
+    callbacks: arg.UserObject[Callbacks] = None,
+    progress: arg.Flag = True,
 ) -> Result:
     r"""Train a student to match a teacher.
 
@@ -136,14 +136,22 @@ def train(
     return Result(student, run.history, run.done, *outcome, engine.compile_seconds)
 
 
+@arg.checked_arguments
 def steps(
-    teacher: object, student: nn.Module, inputs: object, loss: Loss | str = "auto", **options: Any
-) -> Iterator[Step]:
+    teacher: arg.UserObject[object], student: nn.Module, inputs: arg.UserObject[object],
+    loss: arg.UserObject[Loss | str] = "auto", **options: Any,
+) -> Iterator[Step]:  # fmt: skip
     r"""The steps of a distillation one by one, with `.number`, `.loss`, `.terms`, `.student`.
 
     Takes the arguments of `distill`; `progress` is False by default.
     """
-    training = Training(**{"progress": False, **options})
+    training = Training.from_options(options, (), distill, progress=False)
+    return _steps(teacher, student, inputs, loss, training)
+
+
+def _steps(
+    teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
+) -> Iterator[Step]:
     run = prepare(teacher, student, inputs, loss, training)
     try:
         yield from watched(run, training.progress)
@@ -180,9 +188,6 @@ def prepare(
     teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
 ) -> Run:
     r"""A run, fully checked before the first step."""
-    if not isinstance(student, nn.Module):
-        received = f"an object of type {type(student).__name__}"
-        raise ArgumentError("student", received, "a torch module")
     if student is teacher:
         expected = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", expected)
@@ -194,7 +199,7 @@ def prepare(
     elif (count := launched_processes()) > 1:
         text = f"engine: this is one of {count} processes, and with engine={training.engine!r} each"
         text += " trains its own student and writes its own files; 'accelerate' trains one in all"
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=user_stacklevel())
     student.to(device)
     source = as_inputs(inputs)
     source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)
@@ -275,7 +280,7 @@ def as_loss(
             return losses.cross_entropy()
         return losses.kl() if "log_density" in forms else losses.square_error()
     names = [name for name in losses.__all__ if name not in ("hints", "directional_error")]
-    choice("loss", loss, ["auto", *names])
+    arg.choice("loss", loss, ["auto", *names])
     named: Loss = getattr(losses, loss)()
     return named
 
@@ -283,8 +288,6 @@ def as_loss(
 def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30) -> None:
     r"""Store the teacher's targets, if that is possible and saves time."""
     required, source = training.precompute, objective.inputs
-    if required not in (True, False, "auto"):
-        raise ArgumentError.unknown("precompute", required, ("auto", "True", "False"))
     if not required:
         return
     if not isinstance(source, Dataset) or not _storable(objective):

@@ -18,7 +18,6 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.arrays import leaves, map_tensors, tensor_float
-from limbeck.errors import ArgumentError
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
@@ -348,8 +347,6 @@ def make_engine(
     name: str, objective: Objective, update: Update, steps: int, seconds: float | None = None
 ) -> Eager:
     r"""The engine by name; "auto" is `Automatic` where steps can be compiled."""
-    if name not in ("auto", "eager", "compiled"):
-        raise ArgumentError.unknown("engine", name, ("auto", "eager", "compiled", "accelerate"))
     obstacle = None if name == "eager" else _obstacle(objective, update)
     cuda = objective.device.type == "cuda"
     compiled = partial(Graph if cuda else Compiled, update)

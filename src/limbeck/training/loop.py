@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from limbeck.arguments import whole
+from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
@@ -58,8 +58,9 @@ class Plateau:
 
     best, since = math.inf, 0  # the best measure, and the evaluations since
 
-    def __init__(self, patience: int, improvement: float = 1e-3) -> None:
-        self.patience = whole("patience", patience)  # evaluations without a new best
+    @checked_arguments
+    def __init__(self, patience: Count, improvement: FromZero = 1e-3) -> None:
+        self.patience = patience  # evaluations without a new best
         self.improvement = improvement  # fraction of its size by which the best must be beaten
 
     def update(self, measure: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor, nn
 
+from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.records import of_file
@@ -91,7 +92,8 @@ class Result:
     processes: int = 1
     compile_seconds: float = 0.0
 
-    def save(self, folder: str | Path) -> Path:
+    @checked_arguments
+    def save(self, folder: PathLike) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder."""
         return folders.write(folder, "result", self.to_files())
 
@@ -102,7 +104,8 @@ class Result:
         tensors = files.encode(self.student.state_dict(), student, FORMAT)
         return {STUDENT: tensors, ABOUT: encode(about)}
 
-    def export(self, path: str | Path, format: str = "auto", **options: Any) -> Path:
+    @checked_arguments
+    def export(self, path: PathLike, format: Text = "auto", **options: Any) -> Path:
         r"""Write the student for use without limbeck: see `limbeck.export.export`."""
         import limbeck  # export stands above training in the order of imports
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.arguments import choice, number
+from limbeck.arguments import Positive, Remainder, Share, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError
 
 __all__ = [
@@ -36,27 +36,23 @@ class Linear:
         return (1 - t / total).clamp_min(0)
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Logarithmic:
     r"""From 1 to `final`, in equal ratios."""
 
-    final: float = 1e-3
-
-    def __post_init__(self) -> None:
-        number("final", self.final, "a number above 0, at most 1", lambda final: 0 < final <= 1)
+    final: Share = 1e-3
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Cosine:
     r"""Half a cosine from 1 to 0, after a linear warm-up over a fraction of the steps."""
 
-    warmup: float = 0.0
-
-    def __post_init__(self) -> None:
-        number("warmup", self.warmup, "a fraction from 0 to below 1", lambda w: 0 <= w < 1)
+    warmup: Remainder = 0.0
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         start = self.warmup * total
@@ -65,17 +61,13 @@ class Cosine:
         return rise * (1 + torch.cos(math.pi * fall)) / 2
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class RobbinsMonro:
     r"""(t0 + t)^−β, scaled to start at 1; for ½ < β ≤ 1 it satisfies Robbins and Monro."""
 
-    t0: float = 1.0
-    beta: float = 0.6
-
-    def __post_init__(self) -> None:
-        if not self.t0 > 0 or not 0 < self.beta <= 1:
-            received = f"t0={self.t0}, beta={self.beta}"
-            raise ArgumentError("schedule", received, "t0 > 0, 0 < beta ≤ 1")
+    t0: Positive = 1.0
+    beta: Share = 0.6
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
@@ -87,7 +79,7 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 }  # fmt: skip
 
 
-def as_schedule(value: str | Schedule | None) -> Schedule:
+def as_schedule(value: UserObject[str | Schedule | None]) -> Schedule:
     r"""A schedule by name or as an object; None is constant."""
     value = "constant" if value is None else value
     if isinstance(value, str):
@@ -99,7 +91,10 @@ def as_schedule(value: str | Schedule | None) -> Schedule:
     return value
 
 
-def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
+def same_until(
+    schedule: UserObject[Schedule], done: UserObject[int], total: UserObject[int],
+    other: UserObject[int],
+) -> bool:  # fmt: skip
     r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     steps = torch.arange(done, dtype=torch.float64)
     try:

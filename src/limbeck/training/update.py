@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Iterable
-from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
+from limbeck.arguments import Number, Positive, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import copy_into
 from limbeck.training.objective import Objective, Plan
@@ -75,19 +74,17 @@ class GradientUpdate:
         options: Options of the optimizer by name, such as `lr=1e-3`.
     """
 
+    @checked_arguments
     def __init__(
         self,
-        optimizer: str | torch.optim.Optimizer = "adam",
-        schedule: str | Schedule | None = "cosine",
+        optimizer: UserObject[str | torch.optim.Optimizer] = "adam",
+        schedule: UserObject[str | Schedule | None] = "cosine",
         *,
-        clip: float | None = None,
+        clip: Positive | None = None,
         **options: Any,
     ) -> None:
-        if clip is not None and not _real(clip) > 0:
-            raise ArgumentError("clip", repr(clip), "a number above zero, or None")
-        rate = options.get("lr")
-        if not (rate is None or isinstance(rate, Tensor) or 0 < _real(rate) < math.inf):
-            raise ArgumentError("lr", repr(rate), "a finite number above zero")
+        if not isinstance(options.get("lr"), Tensor | None):
+            options["lr"] = Number(above=0)("lr", options["lr"])
         self.requested, self.options, self.clip = optimizer, options, clip
         # over processes, if there are several: from gradients, means, buffers to their averages
         self.reduce: Callable[[Any, Any, Any], Any] | None = None
@@ -189,7 +186,7 @@ class GradientUpdate:
         extras = self.objective.extras.state_dict()
         return tensors | {f"extras.{name}": extra for name, extra in extras.items()}
 
-    def load(self, tensors: Tensors, path: Path) -> None:
+    def load(self, tensors: UserObject[Tensors], path: Path) -> None:
         state = self._optimizer_state()
         for name, value in tensors.items():
             owner, _, key = name.removeprefix("number.").rpartition(".")
@@ -206,10 +203,6 @@ class GradientUpdate:
         state = {f"optimizer.{n}": self.optimizer.state[p] for n, p in self.parameters.items()}
         groups = [] if self.compilable else self.optimizer.param_groups  # some count steps
         return state | {f"group.{i}": group for i, group in enumerate(groups)}
-
-
-def _real(value: object) -> float:
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def _parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:

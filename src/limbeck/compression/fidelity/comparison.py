@@ -15,7 +15,7 @@ from limbeck import outputs as forms
 from limbeck.arguments import choice
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 TASKS = ("classification", "multilabel", "regression")
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
@@ -104,7 +104,8 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
         one_hot[np.arange(n), [codes[label] for label in labels]] = 1
         return one_hot
     shape = (n, len(names))
-    if values.dtype.kind not in "biuf" or values.reshape(len(values), -1).shape != shape:
+    rows = values.shape[:1] == (n,) and values.size == n * len(names)
+    if values.dtype.kind not in "biuf" or not rows:
         raise ArgumentError("y", f"shape {values.shape} of {values.dtype}", f"numbers, {shape}")
     values = _finite("y", values.reshape(shape))
     if task == "multilabel" and not np.isin(values, (0, 1)).all():
@@ -114,7 +115,10 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
 
 
 def _array(values: object) -> np.ndarray:
-    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    try:
+        return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+    except Exception:  # of whatever the values are
+        raise ArgumentError("y", shown(values), "an array") from None
 
 
 def _finite(argument: str, values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import number, whole_number
+from limbeck.arguments import integer, number
 from limbeck.errors import ArgumentError
 from limbeck.teachers import fingerprints
 from limbeck.teachers.estimators import EstimatorTeacher
@@ -37,7 +37,7 @@ def latencies(
         raise ArgumentError("X", "no rows", "one or more, to time with")
     times: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in sizes:
-        size = whole_number("sizes", size, "rows, from 1", 1)
+        size = integer("sizes", size, "rows, from 1", 1)
         batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # repeated rows get names of their own
@@ -98,7 +98,7 @@ def as_cost(value: CostLike, argument: str) -> Cost:
         raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
     expected = "whole numbers of parameters and bytes, or None"
     counts = {
-        name: whole_number(f"{argument}[{name!r}]", known[name], expected, 0)
+        name: integer(f"{argument}[{name!r}]", known[name], expected, 0)
         for name in ("parameters", "bytes")
         if known.get(name) is not None
     }
@@ -106,7 +106,7 @@ def as_cost(value: CostLike, argument: str) -> Cost:
     times = {}
     for size, time_taken in dict(known.get("latency") or {}).items():
         size = int(size) if isinstance(size, str) else size  # JSON has numbers of rows as text
-        rows = whole_number(name, size, expected, 1)
+        rows = integer(name, size, expected, 1)
         times[rows] = number(name, time_taken, expected, lambda s: s > 0)
     return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 

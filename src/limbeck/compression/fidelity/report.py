@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from limbeck.arguments import whole_number
+from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
@@ -109,7 +109,8 @@ class Fidelity(Comparison):
         return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Fidelity:
+    @checked_arguments
+    def from_dict(cls, saved: Dict[Mapping[str, Any]]) -> Fidelity:
         r"""A report of what `to_dict` gave."""
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
@@ -135,18 +136,21 @@ class Fidelity(Comparison):
         }
         return cls(**values)
 
-    def shipped(self, sizes: Mapping[str, int]) -> Fidelity:
+    @checked_arguments
+    def shipped(self, sizes: Dict[Mapping[str, int]]) -> Fidelity:
         r"""The same report, with the sizes of the files that the student was exported to."""
         size, names = sum(sizes.values()), " and ".join(sizes)
         costs = self.costs | {"student": replace(self.costs["student"], bytes=size, files=names)}
         return replace(self, costs=costs)
 
-    def save(self, path: str | Path) -> Path:
+    @checked_arguments
+    def save(self, path: PathLike) -> Path:
         r"""Write the report as a JSON file."""
         return files.write_bytes(path, records.encode(self.to_dict()))
 
     @classmethod
-    def load(cls, path: str | Path) -> Fidelity:
+    @checked_arguments
+    def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
         path = Path(path)
         saved = records.decode(files.read_bytes(path), path)
@@ -176,7 +180,7 @@ def fidelity(
     """
     for name in (names or {}).keys() - NAMES.keys():
         raise ArgumentError.unknown("names", name, NAMES)
-    seed = whole_number("seed", seed, "a whole number from 0", 0)
+    seed = integer("seed", seed, "a whole number from 0", 0)
     by_model = {"teacher": teacher, "student": student, "baseline": baseline}
     data = comparison.align(task, by_model, y, classes)
     rare = rare_classes(data)
