@@ -11,21 +11,22 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all test-browser test-oracles check docs format bench fuzz clean distclean
+.PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench \
+	fuzz clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(RUN) ## distil an ensemble into one small net, from nothing
+demo: $(RUN) ## run the demo of all three verbs
 	$(BIN)/limbeck demo $(ARGS)
 
-# Two workers with one thread each beat one process with two threads. Choose with ARGS="-k loop".
+# Two workers with one thread each are faster than one process with two. Select with ARGS="-k loop".
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: $(DEV) ## run the tests, but for the slow ones
+test: $(DEV) ## run the tests, except the slow ones
 	$(PYTEST) -m "not slow and not browser" $(ARGS)
 
-test-slow: $(DEV) ## run the slow tests: whole examples, the site, processes, compilers
+test-slow: $(DEV) ## run the slow tests: examples, the site, several processes, compilers
 	$(PYTEST) -m "slow and not browser" $(ARGS)
 
 test-all: test test-slow test-browser ## run every test
@@ -33,7 +34,7 @@ test-all: test test-slow test-browser ## run every test
 test-browser: $(DEV) ## open reports in a real browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -m browser $(ARGS)
 
-test-oracles: $(DEV) ## compare with other libraries, where they are installed
+test-oracles: $(DEV) ## compare with other libraries, if they are installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/oracles $(ARGS)
 
 check: $(DEV) ## lint, formatting, types and the commit hooks
@@ -44,13 +45,16 @@ check: $(DEV) ## lint, formatting, types and the commit hooks
 		echo "$(BIN)/pre-commit run --all-files"; \
 		PRE_COMMIT_HOME="$(CURDIR)/$(VENV)/pre-commit" $(BIN)/pre-commit run --all-files; \
 	else \
-		echo "not a git checkout: the commit hooks are left out"; \
+		echo "not a git checkout: the commit hooks are skipped"; \
 	fi
 
-docs: $(DEV) ## build the documentation into site/, with links checked
+package: $(DEV) ## build the wheel and the sdist, try them in a clean environment
+	OMP_NUM_THREADS=1 $(BIN)/python tools/check_package.py $(ARGS)
+
+docs: $(DEV) ## build the documentation into site/ and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-format: $(DEV) ## format the code and mend what can be mended
+format: $(DEV) ## format the code and apply automatic fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -67,17 +71,17 @@ clean: ## remove caches and builds
 distclean: clean ## remove the environment too
 	rm -rf $(VENV)
 
-# The environment: made once, brought up to date when the requirements change.
+# The environment: created once, updated when the requirements change.
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"PYTHON: expected Python 3.11 or later, as in make PYTHON=python3.12, got {v[0]}.{v[1]}")'
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "installing limbeck and what it needs into $(VENV): a few minutes the first time"
+	@echo "installing limbeck and its dependencies into $(VENV): a few minutes the first time"
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[report]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "installing limbeck and the developers' tools into $(VENV): a few minutes the first time"
+	@echo "installing limbeck and its development tools into $(VENV): a few minutes the first time"
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(RUN) $@

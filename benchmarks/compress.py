@@ -1,11 +1,11 @@
 r"""Forests and boosted models compressed into a small net and into one tree, on five data sets.
 
-Repeated cross-validation: what the teacher reaches, what the student keeps of it, what the same
-student reaches on labels alone and on the teacher's soft labels by hand, a plain PyTorch loop over
-the rows with early stopping; how much faster and smaller it is. With `--autogluon PYTHON`, an
-interpreter that has AutoGluon, also what AutoGluon's distillation makes of the same teacher in the
-first three folds. All data sets come with scikit-learn, and all are compressed with the same
-options. One JSON line a figure on the standard output, and a table last, on the standard error.
+Repeated cross-validation measures the teacher, the student, and the same student trained on labels
+alone or by hand (a plain PyTorch loop over the rows with the teacher's soft labels and early
+stopping), and how much faster and smaller the student is. With `--autogluon PYTHON`, an interpreter
+with AutoGluon, it also measures AutoGluon's distillation of the same teacher in the first three
+folds. All data sets come with scikit-learn, and all are compressed with the same options. One JSON
+line per figure is written to standard output, and a table to standard error.
 
     python benchmarks/compress.py [--quick] [--only NAME] > benchmarks/results/compress-cpu.jsonl
 """
@@ -183,7 +183,7 @@ COSTS = ("faster_student_1", "faster_student_1000", "faster_exported_1", "smalle
 
 
 def beside(own: Scores) -> dict[str, float]:
-    r"""What others reach in the folds in which AutoGluon was asked."""
+    r"""The measures of other students in the folds in which AutoGluon was run."""
     count = len(own.get("autogluon", ()))
     others = [name for name in own if "autogluon" not in name and count]
     return {f"{name}_beside": statistics.mean(own[name][:count]) for name in others}
@@ -198,7 +198,7 @@ def row(name: str, key: tuple[str, str], own: Scores, costs: dict[str, float]) -
 
 
 def demands(figures: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    r"""What is asked of all data sets together, with what came of it."""
+    r"""The targets for all data sets together, and the values reached."""
     pairs: dict[str, list[dict[str, Any]]] = {}
     for each in figures:
         pairs.setdefault(each["figure"].split(": ")[1], []).append(each)

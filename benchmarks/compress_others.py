@@ -33,9 +33,9 @@ class Fold(NamedTuple):
 
 
 def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.ndarray], Any]:
-    r"""Targets (n, K) of the rows learnt as everybody does; the same net, steps and rates.
+    r"""The same net trained on targets (n, K) in a plain PyTorch loop, with equal steps and rates.
 
-    A tenth of the rows is held out, and the weights are kept that did best there.
+    A tenth of the rows is held out, and the weights that do best there are returned.
     """
     torch.manual_seed(fold.seed)
     mean, deviation = fold.X.mean(0), fold.X.std(0) + 1e-12

@@ -1,6 +1,6 @@
 r"""log Z of CD25(500): standard error against seconds, annealing beside distil-then-bridge.
 
-All on one machine in one run: AIS batched over all chains, bridge with a student at hand, and
+All on one machine in one run: AIS batched over all chains, bridge with an existing student, and
 bridge with the distillation of its student counted in. One JSON line an estimate, then the times
 at which each way reaches given errors.
 
@@ -134,7 +134,7 @@ def main() -> None:
         for samples, how in few_samples if few else many_samples:
             way = "distil, then bridge"
             found["cold"].append(bridge(rbm, nade, samples, 2, took, way, **how))
-    way = "bridge, student at hand"
+    way = "bridge, existing student"
     for samples, how in few_samples if few else many_samples:
         for start in ("auto", None):
             figure = bridge(rbm, nade, samples, 3, 0.0, way, second_start=start, **how)

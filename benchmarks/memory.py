@@ -68,7 +68,7 @@ def mixture_of_a_chain(steps: int) -> Any:
 
 
 class Virtual:
-    r"""A bag that is not there: draws about a centre, made as they are asked for.
+    r"""A virtual bag: draws around a centre, generated when they are requested.
 
     Attributes:
         made: Bytes of draws so far.

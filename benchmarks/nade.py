@@ -49,7 +49,7 @@ def model(device: torch.device) -> NADE:
 
 
 def usual_log_prob(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
-    r"""Batch × inputs × hidden in memory, as everybody writes it."""
+    r"""The direct implementation, with batch × inputs × hidden numbers in memory."""
     before, weights = F.pad(x[:, :-1], (1, 0)), F.pad(w[:-1], (0, 0, 1, 0))
     a = torch.cumsum(before[:, :, None] * weights, 1) + c
     z = (a.sigmoid() * u).sum(2) + b

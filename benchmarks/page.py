@@ -1,4 +1,4 @@
-r"""Make docs/benchmarks.md of the results under benchmarks/results.
+r"""Make docs/benchmarks.md from the results under benchmarks/results.
 
 python benchmarks/page.py
 """
@@ -29,7 +29,7 @@ the files under `benchmarks/results`.
 STEP = """\
 ## One step of the loop
 
-`make bench` repeats these. The student is 784-50-30-10, the batch size 20, the optimizer ADADELTA,
+`make bench` runs these. The student is 784-50-30-10, the batch size 20, the optimizer ADADELTA,
 and the teacher's targets are computed before training. *CE* is cross entropy, *DSE* the derivative
 square error; *the usual loop* is zero_grad, backward, step in plain PyTorch. A step of limbeck is
 one complete iteration of its loop: draw, teacher, loss, gradient, check for non-finite numbers,
@@ -39,60 +39,62 @@ optimizer, bookkeeping.
 NADE = """\
 ## NADE
 
-`python benchmarks/nade.py`: NADE(784, 500) at batch 20. *Usual* is the definition in PyTorch: a
-cumulative sum over inputs with autograd, and a Python loop over pixels to sample. On a GPU, a
-whole iteration is the source text's: 2,000 chains advanced, 20 used, value, gradient, ADADELTA.
+`python benchmarks/nade.py`: NADE(784, 500) with batch size 20. *Usual* is a direct implementation
+in PyTorch: a cumulative sum over inputs with autograd, and a Python loop over pixels for sampling.
+On a GPU, a whole iteration is that of the source text: advance 2,000 chains, use 20 of them,
+compute value and gradient, take a step of ADADELTA.
 """
 
 LOG_Z = """\
 ## log Z of CD25(500)
 
-`python benchmarks/log_z.py --data DIR`: seconds until three standard errors reach the given size,
-in one run. *AIS* anneals all chains together on the 2008 schedule; *at hand* is bridge sampling
-with an existing NADE; *cold* includes its distillation. Estimates that are not marked trustworthy
-do not count.
+`python benchmarks/log_z.py --data DIR`: seconds until three standard errors fall to the given
+size, in one run. *AIS* anneals all chains together on the 2008 schedule; *existing student* is
+bridge sampling with an existing NADE; *with distillation* includes the time to train it. Estimates
+that are not marked trustworthy do not count.
 """
 
 COMPRESS = """\
 ## Compressing
 
-`python benchmarks/compress.py`: a forest of 300 trees, and boosted trees of 300 iterations, into a
-net (32, 16), a tree of 64 leaves and a small boosted forest, with one setting for all data sets.
-Figures are accuracies, or R² of the last two data sets, means over the folds of a repeated
-cross-validation. *Retention* is the student's measure divided by the teacher's; *agreement* the
-student's measure with the teacher's predictions as the truth; *labels only* the same student
-without a teacher. *Faster* is at batch size 1, in torch and as an ONNX file; *smaller* is in
-bytes. *By hand* is the same net trained on the teacher's predictions at its rows in a plain
-PyTorch loop; *AutoGluon* (`--autogluon PYTHON`) is its own distillation of the same teacher into a
-net with about as many weights. Both hold rows out and keep the weights that do best there,
-AutoGluon by the true labels.
+`python benchmarks/compress.py`: a forest of 300 trees, and boosted trees of 300 iterations, are
+compressed into a net (32, 16), a tree of 64 leaves and a small boosted forest, with the same
+settings for all data sets. Figures are accuracies, or R² for the last two data sets: means over
+the folds of a repeated cross-validation. *Retention* is the student's measure divided by the
+teacher's; *agreement* is the student's measure with the teacher's predictions as labels; *labels
+only* is the same student trained without a teacher. *Faster* is at batch size 1, in torch and as
+an ONNX file; *smaller* is in bytes. *By hand* is the same net trained in a plain PyTorch loop on
+the teacher's predictions at the training rows; *AutoGluon* (`--autogluon PYTHON`) is its own
+distillation of the same teacher into a net with about as many weights. Both hold out rows and
+choose the weights that do best on them, AutoGluon by the true labels.
 """
 
 PREDICT = """\
 ## Condensing: predictions
 
-`python benchmarks/predict.py`: the source text's logistic regression, 24 points; predictions for
-1,000 inputs of N(0, 10·I) by all draws of the posterior, by bags of trained draws, and by EP's
-Gaussian with vectorised quadrature or MacKay's approximation. A *bag* is its closed form, a
-product, sigmoids and a product; *as a distribution* is limbeck's call, with everything it returns.
-Errors are of p(y = 1), from exact predictions by quadrature over the weights.
+`python benchmarks/predict.py`: the source text's logistic regression with 24 points. Predictions
+for 1,000 inputs from N(0, 10·I) are computed from all posterior draws, from bags of pseudo-draws,
+and from EP's Gaussian with vectorised quadrature or MacKay's approximation. *Bag* is its closed
+form (a matrix product, sigmoids and a second product); *as a distribution* is the call of
+limbeck's student, which returns a distribution object. Errors are those of p(y = 1), compared with
+exact quadrature over the weights.
 """
 
 MEMORY = """\
 ## Condensing: memory
 
 `python benchmarks/memory.py`: the peak resident memory of a separate Python process, in millions
-of bytes, and the part of it after torch and limbeck were imported (half of that is torch too,
-which loads parts of itself at first use). Chains run while their draws are distilled; bags of
-gigabytes are generators.
+of bytes, and the part of it that was allocated after importing torch and limbeck (half of that is
+torch too, which loads some parts at first use). Chains run while their draws are distilled; the
+posteriors of several gigabytes are generators.
 """
 
 SLICE = """\
 ## The slice sampler
 
-`python benchmarks/slice.py`: chain-sweeps a second on the posterior of the same 24 points, each an
-update of both weights with stepping out. BlackJAX's coordinate-wise sampler runs beside it,
-compiled, with the same widths, on the same posterior.
+`python benchmarks/slice.py`: chain-sweeps per second on the posterior of the same 24 points. One
+sweep updates both weights, with stepping out. BlackJAX's coordinate-wise sampler is compiled and
+runs with the same widths on the same posterior.
 """
 
 PARTS = {
@@ -130,7 +132,7 @@ def log_z_table(path: Path) -> str:
     rows = [
         f"### {machine['device']}, torch {machine['torch']}",
         "",
-        "| three standard errors | AIS | at hand | cold | AIS / at hand |",
+        "| three standard errors | AIS | existing student | with distillation | AIS / existing |",
         "|---|---|---|---|---|",
     ]
     for figure in figures:
@@ -138,7 +140,7 @@ def log_z_table(path: Path) -> str:
             error = figure["figure"].rpartition(" ")[2]
             times = " | ".join(f"{figure[way]:.3g} s" for way in ("AIS", "bridge", "cold"))
             rows.append(f"| {error} | {times} | {figure['ratio']:.0f} |")
-    rows += ["", "| way | | log Z | 3 s.e. | seconds | trustworthy |", "|---|---|---|---|---|---|"]
+    rows += ["", "| method | | log Z | 3 s.e. | seconds | trustworthy |", "|---|" + "---|" * 5]
     for figure in figures:
         if "way" in figure:
             trusted = "yes" if figure["trustworthy"] else "**no**: " + "; ".join(figure["reasons"])
@@ -150,10 +152,10 @@ def log_z_table(path: Path) -> str:
 
 
 def predict_table(path: Path) -> str:
-    r"""Time and error of every way to predict."""
+    r"""Time and error of every method of prediction."""
     return small_table(
         path,
-        ("way", "time", "faster", "mean error", "largest error", "target"),
+        ("method", "time", "faster", "mean error", "largest error", "target"),
         lambda each: [
             each["figure"], f"{short(each['microseconds'])} µs", f"{short(each['ratio'])}×",
             f"{each['mean_error']:.4f}", f"{each['highest_error']:.4f}", each["must"],
@@ -165,7 +167,7 @@ def memory_table(path: Path) -> str:
     r"""The peaks of every distillation."""
     return small_table(
         path,
-        ("distillation", "peak", "after imports", "the shorter one's", "ratio", "target"),
+        ("distillation", "peak", "after imports", "peak of the shorter chain", "ratio", "target"),
         lambda each: [
             each["figure"], f"{each['megabytes']:.0f} MB", f"{each['above_import']:.0f} MB",
             f"{each['usual']:.0f} MB" if "usual" in each else "",
@@ -175,11 +177,11 @@ def memory_table(path: Path) -> str:
 
 
 def slice_table(path: Path) -> str:
-    r"""Chain-sweeps a second by the number of chains."""
+    r"""Chain-sweeps per second by the number of chains."""
     rate = "chain_sweeps_a_second"
     return small_table(
         path,
-        ("", "limbeck", "BlackJAX", "ratio", "evaluations an update", "target"),
+        ("", "limbeck", "BlackJAX", "ratio", "evaluations per update", "target"),
         lambda each: [
             each["figure"], f"{each[f'limbeck_{rate}']:,.0f}",
             f"{each[f'blackjax_{rate}']:,.0f}" if "ratio" in each else "",
@@ -192,7 +194,7 @@ def slice_table(path: Path) -> str:
 def small_table(
     path: Path, columns: tuple[str, ...], cells: Callable[[dict[str, Any]], list[str]]
 ) -> str:
-    r"""One line for each figure that was to be shown, with its cells."""
+    r"""One row for each figure that has a target."""
     machine, *figures = (json.loads(line) for line in path.read_text().splitlines())
     rows = [heading(machine), ""]
     rows += lines(columns, (cells(each) for each in figures if "must" in each))

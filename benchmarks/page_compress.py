@@ -1,4 +1,4 @@
-r"""The tables of `compress.py`, for `page.py`: one a kind of student, and what was demanded."""
+r"""The tables of `compress.py`, for `page.py`: one per kind of student, and the targets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compress_table(path: Path) -> str:
         rows += ["", f"Into a {student}:", "", *filled(COMPRESSED, own)]
     others = [each for each in measured if "by_hand" in each]
     folds = ", in the first three folds" if any("autogluon" in each for each in others) else ""
-    rows += ["", f"The net, and others of its size that have the same teacher{folds}:", ""]
+    rows += ["", f"The net compared with others of its size and with the same teacher{folds}:", ""]
     return "\n".join([*rows, *filled(BESIDE, others), "", *demands(figures)])
 
 
@@ -36,7 +36,7 @@ def filled(columns: dict[str, Cell], figures: list[dict[str, Any]]) -> list[str]
 
 
 def demands(figures: list[dict[str, Any]]) -> list[str]:
-    r"""What every kind of student had to reach over all data sets, and what it did."""
+    r"""The targets for every kind of student over all data sets, and the values reached."""
     wanted: dict[str, str] = {}
     found: dict[str, dict[str, str]] = {}
     for each in figures:
@@ -57,7 +57,7 @@ DEMANDED = {
     "faster_exported_1": "as ONNX",
     "smaller": "times smaller",
 }
-r"""What was demanded, by the end of a figure's name, as the heads of columns."""
+r"""Column titles of the targets, by the end of a figure's name."""
 
 
 def number(form: str, *names: str) -> Cell:
@@ -66,7 +66,7 @@ def number(form: str, *names: str) -> Cell:
 
 
 def both(*names: str) -> Cell:
-    r"""A cell with a measure in the folds in which all were asked."""
+    r"""A cell with a measure in the folds in which all models were measured."""
     return number("{:.3f}", *(f"{name}_beside" for name in names), *names)
 
 
@@ -95,4 +95,4 @@ BESIDE = NAMES | {
     "agreement by hand": both("agreement_by_hand"),
     "agreement of AutoGluon": both("agreement_autogluon"),
 }
-r"""Columns of the table of nets that were made in other ways."""
+r"""Columns of the table of nets trained by other methods."""

@@ -9,7 +9,7 @@ __all__ = ["heading", "lines", "short"]
 
 
 def heading(machine: dict[str, Any]) -> str:
-    r"""Where figures were taken."""
+    r"""The machine on which figures were measured."""
     threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     return f"### {machine['device']}, {threads}, torch {machine['torch']}"
 
@@ -20,6 +20,6 @@ def short(value: float) -> str:
 
 
 def lines(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    r"""A table of Markdown."""
+    r"""A Markdown table."""
     first, *rest = [f"| {' | '.join(each)} |" for each in (heads, *rows)]
     return [first, "|" + "---|" * len(heads), *rest]

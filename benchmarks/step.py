@@ -32,7 +32,7 @@ def images(generator: torch.Generator) -> Tensor:
 
 
 def usual_net(*sizes: int) -> nn.Sequential:
-    r"""A ReLU net as everybody writes it."""
+    r"""A ReLU net in plain PyTorch."""
     layers: list[nn.Module] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] if i else []

@@ -1,13 +1,13 @@
-r"""A hierarchical logistic regression, sampled elsewhere, becomes ten draws that predict like all.
+r"""The posterior of a hierarchical logistic regression, condensed into ten pseudo-draws.
 
     pip install 'limbeck[chains]' arviz     # or: pip install emcee arviz
     python examples/hierarchical.py --out pictures
 
-Would a household whose well is poisoned walk to its neighbour's? Households live in villages, and
-villages differ: each has an intercept of its own, drawn from a normal distribution whose mean and
-scale are inferred as well. The data are simulated with a seed, after the well-known study of wells
-in Bangladesh. NumPyro (or emcee, with fewer villages) samples the posterior; ArviZ carries it here;
-`lb.condense` distils it. A share of all households was held out, and one village altogether.
+Does a household with a contaminated well switch to another one? Households live in villages, and
+villages differ: each has its own intercept, drawn from a normal distribution whose mean and scale
+are inferred too. The data are simulated, after the well-known study of wells in Bangladesh. NumPyro
+(or emcee, with fewer villages) samples the posterior, and `lb.condense` distils it from ArviZ's
+object. Some households of each village are held out, and all of one village.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ VARIABLES = ["alpha", "alpha_new", "beta"]  # what predictions need of all that 
 
 
 def predict(draw: dict[str, Tensor], x: dict[str, Tensor]) -> lb.Bernoulli:
-    r"""The model on one draw: the only thing that limbeck has to be told about it.
+    r"""The model for one draw: all that limbeck needs to know about it.
 
-    A village without data is predicted by `alpha_new`, which the sampler draws with each draw from
-    the distribution of villages. The student learns it as one more variable.
+    A village without data is predicted with `alpha_new`, which the sampler draws from the
+    distribution of villages, once per draw. The student learns it as one more variable.
     """
     own = draw["alpha"][x["group"].clamp_min(0)]
     alpha = torch.where(x["group"] >= 0, own, draw["alpha_new"])
@@ -58,7 +58,7 @@ def average(draws: dict[str, Tensor], x: dict[str, Tensor]) -> Tensor:
 
 @dataclass
 class Figures:
-    r"""What the example found.
+    r"""The results of the example.
 
     Attributes:
         rows: By the kind of prediction: log predictive densities of the held-out households and of
@@ -81,7 +81,7 @@ class Figures:
     probabilities: dict[str, list[float]]
 
     def sentence(self) -> str:
-        r"""What one would tell a colleague."""
+        r"""The result in one sentence."""
         full, small = self.rows["all draws"], self.rows["student"]
         return (
             f"{self.components} pseudo-draws predict {self.held_out:,} held-out households within "
@@ -106,7 +106,7 @@ def main(
 
     Arguments:
         sampler: "numpyro", "emcee", or "auto", which takes the first of them that is installed.
-        groups: Villages; 40 by default, and 8 for emcee, which does not like many dimensions.
+        groups: Villages; 40 by default, and 8 for emcee, which is slow in many dimensions.
         draws: Draws of all chains together.
         components: Pseudo-draws of the student.
         steps: Steps of the distillation.
@@ -135,7 +135,7 @@ def main(
     sampled = time.perf_counter()
 
     def anyone(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        r"""Households that might be: features of the data, in any village, known or not."""
+        r"""Possible households: features of the data, in any village, with data or without."""
         rows = torch.randint(len(train.y), (n,), generator=generator)
         group = torch.randint(UNSEEN, groups, (n,), generator=generator)
         return {"group": group, "features": train.features[rows]}
@@ -163,7 +163,7 @@ def main(
 def compared(
     result: Any, posterior: Any, test: Households, unseen: Households, sampler: str, groups: int
 ) -> Figures:
-    r"""The student beside all draws, ten of them, and their mean."""
+    r"""The student compared with all draws, ten of them, and their mean."""
     held = posterior["posterior"]
     full = {
         name: torch.tensor(held[name].values).flatten(0, 1).to(test.features) for name in VARIABLES

@@ -3,7 +3,7 @@ r"""A 2-D Ising model given as an energy function: its student, log Z and energi
     python examples/ising.py --size 6 --steps 2000 --out pictures
 
 The student is an autoregressive density over spins (a NADE), distilled from chains of the model.
-Log Z by bridge sampling between the two stands beside the exact value of the finite lattice.
+Log Z by bridge sampling between the two is compared with the exact value of the finite lattice.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def exact_energy(size: int, temperature: float, step: float = 1e-4) -> float:
 
 @dataclass
 class Figures:
-    r"""What the example found; energies are per site.
+    r"""The results of the example; energies are per site.
 
     Attributes:
         exact_log_z: By the transfer matrix.
@@ -95,9 +95,9 @@ class Figures:
     energies: dict[str, list[float]]
 
     def sentence(self) -> str:
-        r"""What one would tell a colleague."""
+        r"""The result in one sentence."""
         errors = abs(self.log_z - self.exact_log_z) / self.std_error
-        trust = "" if self.trustworthy else " and says not to trust it"
+        trust = "" if self.trustworthy else " and is marked as not trustworthy"
         return (
             f"In {self.seconds:.0f} s an energy function of {self.size**2} spins became a density "
             f"that can be evaluated and sampled, and log Z = {self.log_z:.3f} ± "

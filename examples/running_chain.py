@@ -1,12 +1,12 @@
-r"""A chain of another library, condensed while it runs: SGLD of posteriors, NUTS of BlackJAX.
+r"""A chain of another library, condensed while it runs: posteriors' SGLD, BlackJAX's NUTS.
 
     pip install 'limbeck[chains]'       # posteriors and BlackJAX
     python examples/running_chain.py --chain sgld
 
-A chain becomes a posterior for `lb.condense` by one method: `step()` gives the next draws, one of
-each parallel chain, (chains, dim). `Langevin` and `Hamiltonian` below are all it takes; copy them.
-The example samples the weights of a small Bayesian net that tells two classes apart, and distils
-its predictions into ten sets of weights. At no time are there more draws than chains.
+`lb.condense` accepts a chain as an object with one method: `step()` returns the next draws, one of
+each parallel chain, (chains, dim). Copy `Langevin` and `Hamiltonian` below for your own chains. The
+example samples the weights of a small Bayesian net that separates two classes, and distils its
+predictions into ten sets of weights. There are never more draws in memory than chains.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from limbeck.condensation.models import mlp
 
 SIZES = (2, 10, 2)
 KINDS = {"sgld": (2000, 5), "nuts": (300, 1), "slice": (50, 1)}  # burn-in and steps between draws
-REACH = 6.0  # inputs are asked about in a square, this far from the origin
+REACH = 6.0  # inputs are drawn from a square, this far from the origin
 
 
 class Langevin:
     r"""Stochastic gradient Langevin dynamics of `posteriors`, on many chains at once.
 
-    Chains that do not know of each other are one chain whose posterior is the product of theirs:
-    gradients and noise fall apart into those of each. So the library sees one tensor.
+    Independent chains are one chain whose posterior is the product of theirs: gradients and noise
+    separate into those of each chain. So the library sees one tensor.
 
     Arguments:
         log_posterior: Of weights (chains, dim) and a batch of data, estimates (chains,) of the
             log posterior.
-        batches: Gives the next batch; draws from the generator it is called with.
-        start: Where the chains begin, (chains, dim).
+        batches: Returns the next batch; draws from the generator it is called with.
+        start: Where the chains start, (chains, dim).
         rate: The step size, or a function of the number of steps done.
-        thin: How many steps there are between draws.
-        seed: For the library's noise, which comes from torch's global generator. That one is lent,
-            and put back.
+        thin: Steps between draws.
+        seed: For the library's noise, which comes from torch's global generator, whose state is
+            restored afterwards.
         temperature: The power 1 / temperature of the posterior is sampled.
     """
 
@@ -81,13 +81,13 @@ class Langevin:
 
 
 class Hamiltonian:
-    r"""The no-U-turn sampler of BlackJAX on many chains, each with a step size of its own.
+    r"""The no-U-turn sampler of BlackJAX on many chains, each with its own step size.
 
     Arguments:
         log_density: The log posterior of one vector (dim,), in JAX.
-        start: Where the chains begin, (chains, dim).
+        start: Where the chains start, (chains, dim).
         warm_up: Steps in which step sizes and masses are tuned.
-        thin: How many steps there are between draws.
+        thin: Steps between draws.
         seed: Seeds everything.
     """
 

@@ -1,20 +1,19 @@
-r"""The best 784-50-30-10 student of the source text's teacher, with all that limbeck has.
+r"""The best 784-50-30-10 student of the source text's teacher, with all of limbeck's options.
 
     python experiments/best_student.py --data DIR --out results --device cuda --seconds-budget 540
 
-First a search: one setting after the other is varied, from all images and from a tenth of them, on
-students that see none of the last 10,000 train images. On these the settings are judged by log
-probability. (The teacher was trained on them, so that it is surer of them than of test images; the
-student's inputs and the teacher's answers at them are never shown to a student. For the tenth, they
-are images from outside of it, with labels; they choose settings and nothing else.) Then the best
-settings are trained anew on all images, or on the tenth, with several seeds, and measured once on
-the test set.
+First a search: one setting after the other is varied, with all images and with a tenth of them, on
+students that are not trained on the last 10,000 training images. The settings are compared by log
+probability on these images. (The teacher was trained on them, so it is more confident there than on
+test images; students never see them. For the tenth, they are images outside of it, with labels,
+and are used only to choose settings.) Then students with the best settings are trained on all
+images, or on the tenth, with several seeds, and measured once on the test set.
 
-With `--pool N` the teacher is asked about N inputs once, before a training, and the students learn
-from passes over these: a step then costs no more than the students' own.
+With `--pool N` the teacher labels N inputs once, before training, and students are trained in
+passes over these: a step then costs no more than the students' own.
 
-Every finished training is kept in best-student.json. A call does as many as its budget of seconds
-allows; call again until it says that nothing is left.
+Every finished run is stored in best-student.json. A call makes as many runs as its budget of
+seconds allows; call it again until it reports that nothing is left.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from reproduction.record import write
 FILE = "best-student.json"
 HELD_OUT = 1 / 6  # of the train images, the last ones
 SHARES = ("all", "tenth")
-LOOK = 10  # steps between looks of the average of weights
+LOOK = 10  # steps between updates of the average of weights
 MEMORY = 0.05  # of all steps, that of the average
-ASKED = 10_000  # inputs at a time that the teacher is asked about ahead
+ASKED = 10_000  # inputs per query of the teacher before training
 
 BASE = {
     "strength": 1.0,  # of the change from an image to its copy
@@ -78,7 +77,7 @@ STAGES = (
 
 
 class Bench:
-    r"""Data, teacher and results so far; trains whatever is asked for and not yet there."""
+    r"""Data, teacher and results so far; trains what is requested and missing."""
 
     def __init__(self, ask, digits, settings):
         self.ask, self.out = ask, Path(ask.out)
@@ -169,7 +168,7 @@ class Bench:
 
     @torch.no_grad()
     def _pooled(self, source, count, loss, seed):
-        r"""So many inputs, drawn now, and what the teacher says of them."""
+        r"""A number of new inputs, and the teacher's predictions there."""
         source.to(self.place, torch.float32, seed)
         if len(self.pool) != count:  # one place for all trainings: captured graphs hold on to it
             self.pool = torch.empty(count, self.parts.x.shape[1], device=self.place)

@@ -1,9 +1,9 @@
 r"""Do the error bars hold? Estimates of log Z of small RBMs against exact values.
 
 Two hundred random RBMs with couplings from weak to strong, and for each a student of one of five
-qualities, from independent bits to a NADE that is close to the model. Every way of estimating log Z
-is tried on every one of them. How often does the 95% interval cover the exact value? How are errors
-over standard errors distributed? Is any estimate far off that is called trustworthy?
+qualities, from independent bits to a NADE that is close to the model. Every method of estimating
+log Z is run on each of them. How often does the 95% interval cover the exact value? How are errors
+divided by standard errors distributed? Is any trusted estimate far from the exact value?
 
     python experiments/coverage.py [--models 200] [--out experiments/results/coverage.json]
 
@@ -41,7 +41,7 @@ STUDENTS = (
 
 WAYS = {
     "bridge, 200 sweeps": {"method": "bridge", "burn_in": 200},
-    "bridge, until forgotten": {"method": "bridge", "burn_in": "auto"},
+    "bridge, automatic burn-in": {"method": "bridge", "burn_in": "auto"},
     "bridge, Metropolis": {"method": "bridge", "kernel": "metropolis"},
     "bridge, mixed": {"method": "bridge", "kernel": "mixed"},
     "bridge, 100 chains": {"method": "bridge", "chains": 100, "burn_in": 200},
@@ -148,7 +148,7 @@ def show(summaries: dict[str, dict[str, float]], models: int) -> None:
         for s in summaries.values()
     ]
     print(
-        f"Of {len(held)} ways, {sum(held)} keep their promise: 95% intervals that cover 90 to 99%, "
+        f"Of {len(held)} methods, {sum(held)} pass: 95% intervals that cover 90 to 99%, "
         "scores with a standard deviation of 0.85 to 1.15, at least 80% trusted, and no trusted "
         "one off by more than 5 standard errors."
     )

@@ -1,4 +1,4 @@
-r"""Dark knowledge on the page of the reproduction: its section and its picture."""
+r"""Bayesian dark knowledge on the reproduction page: its section and its picture."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ PAPER = {
     "student 2-100-2": 0.014,
     "student 2-10-10-2": 0.009,
 }
-r"""KL that Korattikara et al. report, on other data of the same kind and with other priors."""
+r"""KL reported by Korattikara et al., on other data of the same kind and with other priors."""
 
 TOY = """\
 ## Bayesian dark knowledge
 
 Korattikara, Rathod, Murphy and Welling (2015) distil a chain of Bayesian nets into one net while
-the chain runs, as chapter 3 does with simpler models. The same again with `lb.condense`; made by
-`python experiments/dark_knowledge.py` ({hardware}, of which {threads} was used;
+the chain runs, as chapter 3 does with simpler models. This section repeats it with `lb.condense`
+(`python experiments/dark_knowledge.py`; {hardware}, of which {threads} was used;
 {toy_seconds:.0f} s and {digits_seconds:.0f} s on a busy machine).
 
-**A toy problem.** Two classes in the plane, ten points of each, and a net 2-10-2 of rectified units
-with normal priors (standard deviation {scale:g}) on its {dim} weights and biases. The chain is
-{chain}: {chains} parallel ones, {rows} points a gradient. Students see one minibatch of draws at a
-time, {steps:,} of them, at inputs from the square [−6, 6]². The divergence is from the average over
-{reference:,} draws of {way} on a grid over that square (two halves of them are {halves:.1e} apart);
-means over {seeds} seeds with standard errors. The paper's numbers are of its own data, priors and
-nets without biases: like is compared with like only in kind.
+**A toy problem.** There are two classes in the plane, with ten points each, and a 2-10-2 ReLU net
+with normal priors (standard deviation {scale:g}) on its {dim} weights and biases. The sampler is
+{chain}, with {chains} parallel chains and {rows} points per gradient. Students are trained on one
+minibatch of draws at a time, {steps:,} of them, at inputs from the square [−6, 6]². The divergence
+is from the average over {reference:,} draws of {way}, on a grid over that square (the divergence
+between two halves of these draws is {halves:.1e}); means over {seeds} seeds with standard errors.
+The paper used other data, other priors and nets without biases, so its numbers are only roughly
+comparable.
 """
 
 DIGITS = """\
-**{data}.** Nets {sizes}, prior standard deviation {scale:g}, {chains} chains of SGLD with {rows}
-images a gradient; the average is over {draws:,} draws, half of them from before the student's and
-half from after. The student, of the same size, is taught online at train images with noise and at
-neighbours of train images (`lb.inputs.Munge`). The plain net is trained to the maximum of the
-posterior. Means over {seeds} {splits} with standard errors. The chain is not at its end: R̂ of the
-worst weight is up to {r_hat:.2f}, as weights of nets mix slowly; what is distilled is this chain's
-average, whatever its distance from the posterior.
+**{data}.** The nets are {sizes} with a prior standard deviation of {scale:g}, and there are
+{chains} SGLD chains with {rows} images per gradient. The average is over {draws:,} draws, half of
+them from before the student's training and half from after it. The student has the same size and
+is trained online, at training images with noise and at mixtures of neighbouring images
+(`lb.inputs.Munge`). The plain net maximises the posterior density. Means over {seeds} {splits}
+with standard errors. The chains have not converged: R̂ of the worst weight is up to {r_hat:.2f},
+because the weights of nets mix slowly. The student learns the average over these chains, however
+far it is from the posterior.
 """
 
 

@@ -1,10 +1,10 @@
-r"""Why students of Gaussian noise differ: the teacher's first weights decide what it says there.
+r"""Students trained on Gaussian noise: how they depend on the teacher's initial weights.
 
     python experiments/noise.py --data DIR --out experiments/results
 
-Images leave most of noise's directions dark, so training hardly moves a teacher's weights along
-them: far from images it says what its first weights say. Here equal teachers, but for a factor on
-their first weights, are distilled by cross entropy on N(0, I).
+Images vary in few of the directions of noise, so training hardly changes a teacher's weights in the
+others: far from images its predictions depend on its initial weights. Here teachers that differ
+only in a factor on their initial weights are distilled by cross entropy on N(0, I).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE = "noise.json"
 
 
 def teacher_of(ask, digits, scale):
-    r"""An ensemble on resamples of the images; hidden layers start at so much of their weights."""
+    r"""An ensemble on resamples of the images; `scale` multiplies the initial hidden weights."""
     sizes = (digits.train.shape[1], *ask.teacher_hidden, 10)
     nets = BatchedMLP(ask.members, *sizes, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-r"""Make docs/reproduction.md, with its pictures, of the results under experiments/results.
+r"""Make docs/reproduction.md and its pictures from the results under experiments/results.
 
 python experiments/page.py
 """
@@ -34,63 +34,65 @@ STUDENTS = HERE / "results" / "students.json"
 PROMISE = """\
 ## Do the error bars hold?
 
-An error bar is a promise: of intervals at 95%, about 95 in 100 must hold the truth. Here are
-{models} small RBMs whose log Z is known exactly, with couplings from weak to strong and students
-from poor to good (independent bits, NADEs after 30 and 300 steps, a NADE with noise on its weights,
-one at the RBM's own), {samples:,} samples of each kind. z is the error over the standard error: it
-should have a standard deviation of one. Thresholds of the verdicts were chosen on other RBMs of the
-same kind. `python experiments/coverage.py` makes it again ({seconds:.0f} s on {cores} cores).
+Of 95% intervals, about 95 in 100 should contain the true value. This is checked on {models} small
+RBMs whose log Z is known exactly, with couplings from weak to strong and students from poor to
+good (independent bits, NADEs after 30 and 300 steps, a NADE with noise on its weights, one with
+the RBM's own weights), with {samples:,} samples of each kind. z is the error divided by the
+standard error; its standard deviation should be one. The thresholds of the verdicts were chosen on
+other RBMs of the same kind. Reproduce it with `python experiments/coverage.py` ({seconds:.0f} s on
+{cores} cores).
 """
 
 BEST = """\
 ### The best student
 
-What a net as small as the text's student can do with everything that limbeck has; made by `python
-experiments/best_student.py --data DIR`. Its inputs are changed copies of the images, turned,
-shifted, stretched and bent, of which the teacher labels as many ahead as the table says under
-*pool*; Adam follows half a cosine. Settings were chosen by log probability on 10,000 train images
-that no student of the search saw (the teacher did), among {searched} trials; then {seeds} seeds
-were trained anew and measured once on the test set, on {hardware}. The teacher reaches
-{accuracy:.2f}% and {log_prob:.4f}. Where labels are used, a share of the loss is the images' own
-labels, which their copies keep: the teacher was never shown copies, so there the labels know more.
+The best result for a net of the size of the text's student, with all of limbeck's options (`python
+experiments/best_student.py --data DIR`). Its inputs are rotated, shifted, stretched and bent
+copies of the images; *pool* in the table is the number of copies that the teacher labels before
+training. Adam uses a cosine schedule. Settings were chosen by log probability on 10,000 training
+images that no student of the search was trained on (the teacher was), among {searched} trials;
+then {seeds} seeds were trained and measured once on the test set, on {hardware}. The teacher
+reaches {accuracy:.2f}% and {log_prob:.4f}. Where labels are used, part of the loss uses the true
+labels of the images for their copies. The teacher was not trained on copies, so labels add
+information there.
 """
 
 
 FAR = """\
 ### Why noise differs
 
-Noise is far from all images, and there a teacher says what its first weights say: images leave
-most directions dark, so training hardly moves weights along them. Smaller teachers ({members} nets
-{hidden}, {teacher_steps:,} steps) that start at a fraction of He's normal weights, and students of
-{steps:,} steps by cross entropy on noise, means over {seeds} seeds (`python experiments/noise.py
---data DIR`):
+Noise is far from all images, and there a teacher's predictions depend mostly on its initial
+weights: the images vary in few directions, and training hardly changes the weights in the others.
+The table shows smaller teachers ({members} nets {hidden}, {teacher_steps:,} steps) whose initial
+weights are a fraction of He's, and students trained for {steps:,} steps with cross entropy on
+noise, means over {seeds} seeds (`python experiments/noise.py --data DIR`):
 """
 
 STARTS = """\
-The text does not tell how its nets started. Its published code draws normal weights and biases of
-variance 1 / (inputs + 1), about 0.7 of He's, and so do all nets of the tables above. With He's
-weights (`python -m reproduction chapter-2 --init he`) students of noise are worse. What is left of
-the gap is one and a half to two standard deviations of our seeds for cross entropy, and is not
-explained for the log probability of derivatives from a tenth; one teacher stands behind all our
-seeds, and one behind the text's single runs. By derivatives a student of noise does not settle: the
-curves above go up and down by 0.2 nats and more from look to look, and a table shows where they
-end.
+The text does not say how its nets were initialised. Its published code draws normal weights and
+biases with variance 1 / (inputs + 1), about 0.7 times He's weights; the tables above do the same.
+With He's weights (`python -m reproduction chapter-2 --init he`), students trained on noise are
+worse. For cross entropy, the remaining gap is one and a half to two standard deviations of our
+seeds. For derivatives with a tenth of the images, the gap in log probability is not explained. All
+our seeds share one teacher, and so do the text's single runs. Students trained on noise with
+derivatives do not converge: the curves above vary by 0.2 nats and more between evaluations, and
+the tables show only the last one.
 """
 
 NEARER = """\
-## Nearer to the RBM
+## Students closer to the RBM
 
-Students that start at the RBM's weights, trained by Adam on batches of {batch} for a given time
-({hardware}; `python experiments/students.py --data DIR --expected --bridge`). Their targets are the
-RBM's p(x_i | h) in place of x_i: the gradient keeps its mean, and loses noise. The upper bound is
-log Z + KL(p ‖ q), the lower one log Z − KL(q ‖ p); bridge sampling uses {samples:,} + {samples:,}
-samples. *deep* is a `DeepNADE`: a NADE with a net of two layers of 1,000 units behind
-its hidden units (*deep-small*: one of 500).
+These students start at the RBM's weights and are trained by Adam on batches of {batch} for a given
+time ({hardware}; `python experiments/students.py --data DIR --expected --bridge`). Their targets
+are the RBM's p(x_i | h) instead of x_i, which gives gradients with the same mean and less noise.
+The upper bound is log Z + KL(p ‖ q), the lower one log Z − KL(q ‖ p); bridge sampling uses
+{samples:,} + {samples:,} samples. *deep* is a `DeepNADE`: a NADE whose hidden units feed a net
+with two layers of 1,000 units (*deep-small*: one layer of 500).
 """
 
 
 def students() -> str:
-    r"""How near students come in a given time."""
+    r"""How close students come to the RBM in a given time."""
     found = json.loads(STUDENTS.read_text(encoding="utf-8"))
     settings = found["settings"]
     head = NEARER.format(
@@ -112,7 +114,7 @@ def students() -> str:
 
 
 def coverage() -> str:
-    r"""How often intervals held the truth, for each way to estimate."""
+    r"""How often intervals contain the true value, for each method."""
     found = json.loads(COVERAGE.read_text(encoding="utf-8"))
     cores = found["hardware"]["cores"]
     head = PROMISE.format(
@@ -120,7 +122,7 @@ def coverage() -> str:
     )
     rows = [
         head,
-        "| way | marked trustworthy | covered, all | covered, trusted | sd of z, all "
+        "| method | marked trustworthy | covered, all | covered, trusted | sd of z, all "
         "| sd of z, trusted | largest z, trusted |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -153,14 +155,14 @@ def chapter3() -> list[str]:
 
 
 def noise() -> list[str]:
-    r"""What students of noise depend on, if that was tried."""
+    r"""How students trained on noise depend on the teacher's initial weights, if it was run."""
     if not NOISE.exists():
         return []
     found = json.loads(NOISE.read_text(encoding="utf-8"))
     ask = found["settings"]
     hidden = "-".join(str(size) for size in (784, *ask["teacher_hidden"], 10))
     rows = [
-        "| first weights | teacher: accuracy | log probability | students: accuracy "
+        "| initial weights | teacher: accuracy | log probability | students: accuracy "
         "| log probability |",
         "|---|---|---|---|---|",
     ]
@@ -177,7 +179,7 @@ def noise() -> list[str]:
 
 
 def starts() -> list[str]:
-    r"""Students of noise by what nets start at, in full size, if both were run."""
+    r"""Full-size students trained on noise, by the initialisation of the nets, if both were run."""
     if not NOISE_HE.exists():
         return []
     found = [json.loads(path.read_text(encoding="utf-8")) for path in (CHAPTER_2, NOISE_HE)]
@@ -200,12 +202,12 @@ def starts() -> list[str]:
 
 
 def spread(values: list[float]) -> str:
-    r"""The mean of some seeds, and how far they go."""
+    r"""The mean over seeds, and their range."""
     return f"{statistics.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
 def best_student() -> list[str]:
-    r"""The best small net, if it was looked for."""
+    r"""The best small net, if the search was run."""
     if not BEST_STUDENT.exists():
         return []
     found = json.loads(BEST_STUDENT.read_text(encoding="utf-8"))
@@ -244,7 +246,7 @@ def chapter4() -> list[str]:
 
 
 def dark_knowledge() -> list[str]:
-    r"""Chains of Bayesian nets as single nets, if that was run."""
+    r"""Bayesian dark knowledge, if it was run."""
     if not DARK_KNOWLEDGE.exists():
         return []
     found = json.loads(DARK_KNOWLEDGE.read_text(encoding="utf-8"))
@@ -254,7 +256,7 @@ def dark_knowledge() -> list[str]:
 
 
 def shown(said: dict[str, str], folder: Path) -> list[str]:
-    r"""Pictures of a folder as the page shows them, by their files' names and descriptions."""
+    r"""Markdown for the pictures of a folder, from file names and descriptions."""
     where = folder.relative_to(DOCS).as_posix()
     return ["### Pictures", *(f"![{words}]({where}/{name})" for name, words in said.items())]
 

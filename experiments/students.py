@@ -1,4 +1,4 @@
-r"""Which tractable student comes nearest to an RBM in a given time: NADE, MADE or DeepNADE.
+r"""Which tractable student comes closest to an RBM in a given time: NADE, MADE or DeepNADE.
 
     python experiments/students.py --data DIR --out results --seconds 30 --students nade deep
 
@@ -39,7 +39,7 @@ from limbeck.training.distill import steps
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
 from reproduction import data
 
-LOOK = 10  # steps between looks at the clock
+LOOK = 10  # steps between readings of the clock
 
 
 def warm(hidden, width=None, depth=0):

@@ -1,1 +1,1 @@
-r"""The source text's experiments again, beside the numbers that it printed."""
+r"""Reproduction of the source text's experiments, compared with its published numbers."""

@@ -1,4 +1,4 @@
-r"""`python -m reproduction chapter-2 --data DIR`: the source text's experiments again."""
+r"""`python -m reproduction chapter-2 --data DIR`: run the source text's experiments."""
 
 from __future__ import annotations
 

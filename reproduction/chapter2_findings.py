@@ -1,4 +1,4 @@
-r"""Chapter 2's numbers over seeds, beside the text's, and what becomes of its conclusions."""
+r"""Chapter 2's numbers over seeds, compared with the text's, and tests of its conclusions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["QUANTITIES", "Comparison", "Conclusion", "Figure", "conclusions", "f
 QUANTITIES = ("accuracy", "log_prob", "difference_accuracy", "difference_log_prob")
 
 ENOUGH = 2.0
-r"""Standard errors from which a difference counts."""
+r"""A difference counts if it is larger than this many standard errors."""
 
 
 class Figure(NamedTuple):
@@ -26,7 +26,7 @@ class Figure(NamedTuple):
         low: The lowest of the seeds.
         high: The highest.
         bar: Two standard errors over test examples, as the text's error bars are.
-        seeds: How many there were.
+        seeds: The number of seeds.
     """
 
     mean: float
@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    r"""A conclusion of the text: what it says, by which rule it is judged, and the numbers."""
+    r"""A conclusion of the text: what it says, the rule that tests it, and the numbers."""
 
     letter: str
     claim: str
@@ -61,7 +61,7 @@ class Conclusion(NamedTuple):
 
     @property
     def held(self) -> bool | None:
-        r"""Whether every comparison holds; None if nothing was run to tell."""
+        r"""Whether every comparison holds; None if there are no runs to compare."""
         return all(each.holds for each in self.comparisons) if self.comparisons else None
 
 
@@ -91,7 +91,7 @@ def _figure(pairs: list[list[float]]) -> Figure:
 
 
 def verdict(cell: str, quantity: str, figure: Figure) -> str:
-    r"""How the mean stands to the text's number: "within" its error bar, "better" or "below"."""
+    r"""The mean compared with the text's number: "within" its error bar, "better" or "below"."""
     text: Printed = getattr(CHAPTER_2[cell], quantity)
     if abs(figure.mean - text.value) <= text.bar:
         return "within"
@@ -129,27 +129,27 @@ def conclusions(found: Figures) -> list[Conclusion]:
     return [
         Conclusion(
             "a", "the choice of data generator is highly important: noise does poorly",
-            "MNIST and NADE are above noise, in accuracy and log probability, with both losses "
-            "and from all and a tenth of the images", above(noise),
+            "MNIST and NADE are above noise in accuracy and log probability, with both losses, "
+            "with all and with a tenth of the images", above(noise),
         ),
         Conclusion(
-            "b", "labels by the teacher reduce the risk of overfitting",
-            "on the same images, cross entropy with the teacher's labels has a higher test log "
-            "probability than the net trained on the true ones, example by example", labels,
+            "b", "the teacher's labels reduce the risk of overfitting",
+            "on the same images, the net trained on the teacher's labels with cross entropy has a "
+            "higher test log probability than the net trained on the true ones (paired)", labels,
         ),
         Conclusion(
-            "c", "cross entropy works better than derivative square error with much data",
-            "from all images CE is above DSE in both measures, with MNIST and with NADE",
+            "c", "with much data, cross entropy works better than derivative square error",
+            "with all images CE is above DSE in both measures, for MNIST and for NADE",
             above([(f"{g}-all-ce", f"{g}-all-dse") for g in ("mnist", "nade")]),
         ),
         Conclusion(
             "d", "derivative square error generalises better when data are limited",
-            "from a tenth of MNIST's images DSE is above CE in both measures",
+            "with a tenth of MNIST's images DSE is above CE in both measures",
             above([("mnist-tenth-dse", "mnist-tenth-ce")]),
         ),
         Conclusion(
-            "e", "NADE has a clear advantage over the data set when that is small",
-            "from a tenth of the images, NADE is above MNIST in both measures with cross entropy",
+            "e", "with little data, NADE has a clear advantage over the data set itself",
+            "with a tenth of the images, NADE is above MNIST in both measures for cross entropy",
             above([("nade-tenth-ce", "mnist-tenth-ce")]),
         ),
     ]  # fmt: skip

@@ -89,7 +89,7 @@ class Curve:
             self.points.append((step * self.batch_size, round(accuracy, 3), round(log_prob, 4)))
 
     def to_dict(self) -> dict[str, list[float]]:
-        r"""Lists by name, as JSON can hold them; nothing if nobody looked."""
+        r"""Lists by name, for JSON; empty if nothing was measured."""
         if not self.points:
             return {}
         names = ("samples", *Examples._fields)

@@ -1,4 +1,4 @@
-r"""Chapter 2 as people look at it: pictures, a page, and a table on the terminal."""
+r"""Output of chapter 2: pictures, a page, and a table on the terminal."""
 
 from __future__ import annotations
 

@@ -28,26 +28,26 @@ MEASURES = {"accuracy": "accuracy", "log_prob": "log probability"}
 TABLES = {
     "accuracy": "Accuracy on the test set [%]",
     "log_prob": "Average log probability on the test set",
-    "difference_accuracy": "Difference in accuracy from the net on the labels [%]",
-    "difference_log_prob": "Difference in log probability from the net on the labels",
+    "difference_accuracy": "Difference in accuracy from the net trained on the labels [%]",
+    "difference_log_prob": "Difference in log probability from the net trained on the labels",
 }
 
 HEAD = """\
 ## Chapter 2: an ensemble of nets into one small net
 
 The teacher is an ensemble of {members} nets with {teacher} hidden units, each trained on its own
-bootstrap resample of MNIST; a student is one net with {student}. All is as in the source text:
-ADADELTA, batches of 20, and {passes} passes' worth of samples from the generator for each student.
-With 10% of the images the generator has the first tenth of them and the student sees a tenth of
-the samples; the teacher saw all images. NADE's inputs are its conditional probabilities, taken down
-the columns. The net on the labels alone is trained as the members of the teacher are, over
-{teacher_passes} passes.{scaled}
+bootstrap resample of MNIST; a student is one net with {student}. All settings are those of the
+source text: ADADELTA, batches of 20, and for each student as many samples from the generator as
+{passes} epochs of MNIST have. With 10% of the images, the generator has the first tenth of them
+and the student is trained on a tenth of the samples; the teacher was trained on all images. NADE's
+inputs are its conditional probabilities; its pixels are ordered column by column. The net trained
+on the labels alone is trained like a member of the teacher, for {teacher_passes} epochs.{scaled}
 
-Ours are means over {seeds} seeds with their standard errors, on {hardware} with torch {torch}: a
-student and a NADE for each seed, one teacher for all. The text has one run of each, and error bars
-of two standard deviations over test examples; ours of that kind are in the last column but one.
-"within" says that our mean is within the text's error bar. `python -m reproduction
-chapter-2 --data DIR` makes all of it again.
+Ours are means over {seeds} seeds with their standard errors, on {hardware} with torch {torch}: one
+student and one NADE per seed, and the same teacher for all. The text has one run of each, with
+error bars of two standard deviations over test examples; ours of this kind are in the column "± 2
+s.d.". In the last column, "within" means that our mean is within the text's error bar. Reproduce
+this chapter with `python -m reproduction chapter-2 --data DIR`.
 """
 
 
@@ -72,8 +72,8 @@ def section(found: Mapping[str, Any]) -> str:
     parts += [part for part in (_direct(own), _balance(own), _judged(own)) if part]
     seconds = [run["seconds"] for run in found["runs"]]
     parts.append(
-        f"All {len(seconds)} small nets took {sum(seconds):.0f} s of training, compilation "
-        f"included; the whole reproduction took {found['seconds']:.0f} s."
+        f"All {len(seconds)} small nets took {sum(seconds):.0f} s of training, including "
+        f"compilation; the whole reproduction took {found['seconds']:.0f} s."
     )
     return "\n\n".join([*parts, *([found["note"]] if "note" in found else [])])
 
@@ -97,7 +97,7 @@ def _teachers(teachers: list[Mapping[str, Any]]) -> list[str]:
         for each in teachers
     ]
     if len(said) > 1:
-        said.append(f"Runs with {len(said)} teachers were joined, which were trained alike.")
+        said.append(f"These runs have {len(said)} teachers, trained in the same way.")
     return [" ".join(said)] if said else []
 
 
@@ -130,7 +130,7 @@ def _table(quantity: str, own: Figures) -> str:
 
 def _direct(own: Figures) -> str:
     rows = [
-        "### The same net on the labels alone",
+        "### The same net trained on the labels alone",
         "",
         "| images | measure | text | ours | s.e. | lowest | highest | ± 2 s.d. | |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -153,7 +153,7 @@ def _row(text: Printed, figure: Figure, digits: int) -> str:
 
 
 def _balance(own: Figures) -> str:
-    r"""How many cells stand as in the text or better, and what is to be said of the others."""
+    r"""The number of cells that agree with the text or are better, and a list of the others."""
     judged = {
         (name, measure): verdict(name, measure, own[name][measure])
         for name in own
@@ -173,8 +173,8 @@ def _balance(own: Figures) -> str:
         digits, short = DIGITS[measure], text.value - figure.mean
         said.append(
             f"- {title(CELLS[name])}: {MEASURES[measure]} {figure.mean:.{digits}f}, "
-            f"{short:.{digits}f} below the text's, which is {short / text.bar:.1f} of its error "
-            f"bars; our seeds go from {figure.low:.{digits}f} to {figure.high:.{digits}f}."
+            f"{short:.{digits}f} below the text, or {short / text.bar:.1f} of its error bars; our "
+            f"seeds range from {figure.low:.{digits}f} to {figure.high:.{digits}f}."
         )
     return "\n".join([said[0], *([""] if below else []), *said[1:]])
 
@@ -183,8 +183,8 @@ def _judged(own: Figures) -> str:
     rows = [
         "### The text's conclusions",
         "",
-        "Each is judged by a rule, stated with it; a difference counts if it is more than two "
-        "standard errors above zero.",
+        "Each conclusion is tested by the rule given with it. A difference counts if it is more "
+        "than two standard errors above zero.",
         "",
     ]
     return "\n".join(rows + [f"- {_said(each)}" for each in conclusions(own)])

@@ -1,4 +1,4 @@
-r"""The parts of chapter 2: its teacher, its generators, what the teacher says, and each net."""
+r"""The parts of chapter 2: its teacher, its generators, the targets, and each net."""
 
 from __future__ import annotations
 

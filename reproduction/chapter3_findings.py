@@ -1,4 +1,4 @@
-r"""Chapter 3's numbers over data sets, and what becomes of its conclusions."""
+r"""Chapter 3's numbers over data sets, and tests of its conclusions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ r"""The students by the text's schedule."""
 
 SHARED, INDEPENDENT = "shared draws", "independent draws"
 WAYS = {
-    "": "one draw an input, as in the text",
-    f", {INDEPENDENT}": "one draw an input, of many thinned chains",
-    f", {SHARED}": "each input by all draws of its minibatch",
+    "": "one draw per input, as in the text",
+    f", {INDEPENDENT}": "one draw per input, from many thinned chains",
+    f", {SHARED}": "each input predicted by all draws of its minibatch",
 }
-r"""Online students by what follows their names, as far as results have them, and in words."""
+r"""Kinds of online students: the suffix of their names in the results, and a description."""
 
 ABOVE, TIMES, SPARE = 0.01, 1.5, 0.002
-r"""How far online may be above the chains (nats), and above batch: times, and nats."""
+r"""Limits for online students: above the chains (nats); above batch (a factor, and nats)."""
 
 
 class Figure(NamedTuple):
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 class Finding(NamedTuple):
-    r"""Something that was to be shown: what, whether it was, and the numbers in words."""
+    r"""A claim, whether it holds, and its numbers as text."""
 
     claim: str
     held: bool
@@ -57,7 +57,7 @@ def figures(entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Figure]
 
 
 def mixtures(entries: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    r"""What was to be shown of online mixtures, judged for every number of observations."""
+    r"""Claims about online mixtures, tested for every number of observations."""
     found = []
     for way, words in (("parallel", "parallel chains"), ("text", "one chain, as in the text")):
         above = {
@@ -66,7 +66,7 @@ def mixtures(entries: Sequence[Mapping[str, Any]]) -> list[Finding]:
         }
         found.append(
             Finding(
-                f"online, {words}: KL at most {ABOVE} nat above that of all chains together",
+                f"online, {words}: KL at most {ABOVE} nats above that of all chains together",
                 all(value <= ABOVE for value in above.values()),
                 _worst(above),
             )
@@ -78,16 +78,16 @@ def mixtures(entries: Sequence[Mapping[str, Any]]) -> list[Finding]:
         }
         found.append(
             Finding(
-                f"online, {words}: KL at most {TIMES} times the batch student's and {SPARE} nat",
+                f"online, {words}: KL at most {TIMES} times the batch student's plus {SPARE} nats",
                 all(value <= SPARE for value in ratio.values()),
-                _worst(ratio, f"online less {TIMES} times batch"),
+                _worst(ratio, f"online minus {TIMES} times batch"),
             )
         )
     return found
 
 
 def logistic(own: Mapping[str, Mapping[str, Figure]]) -> list[Finding]:
-    r"""What was to be shown of bags, judged by means over data sets."""
+    r"""Claims about bags, tested on means over data sets."""
 
     def value(name: str, measure: str) -> float:
         return own[name][measure].mean
@@ -97,7 +97,7 @@ def logistic(own: Mapping[str, Mapping[str, Figure]]) -> list[Finding]:
     best = own["limbeck"]
     return [
         Finding(
-            "the text's schedule: all four students within 0.015 in the mean",
+            "the text's schedule: all four students have a mean error of at most 0.015",
             all(each <= 0.015 for each in means.values()),
             _listed(means),
         ),
@@ -108,7 +108,7 @@ def logistic(own: Mapping[str, Mapping[str, Figure]]) -> list[Finding]:
         ),
         *_ratios({name: each["mean"].mean for name, each in own.items()}),
         Finding(
-            "limbeck's bag: mean at most 0.011 and maximum at most 0.05",
+            "limbeck's bag: a mean error of at most 0.011 and a maximum of at most 0.05",
             best["mean"].mean <= 0.011 and best["maximum"].mean <= 0.05,
             f"{best['mean'].mean:.4f} and {best['maximum'].mean:.4f} on average over data sets, "
             f"at most {best['mean'].high:.4f} and {best['maximum'].high:.4f}",
@@ -117,13 +117,13 @@ def logistic(own: Mapping[str, Mapping[str, Figure]]) -> list[Finding]:
 
 
 def _ratios(means: Mapping[str, float]) -> list[Finding]:
-    r"""Online beside batch, for each way in which online students were made."""
+    r"""Online students compared with batch students, for each kind of online student."""
     found = []
     for way, words in WAYS.items():
         kinds = [kind for kind in ("CE", "DSE") if f"{kind} online{way}" in means]
         ratios = {kind: means[f"{kind} online{way}"] / means[f"{kind} batch"] for kind in kinds}
         if ratios:
-            claim = f"online within {TIMES} times batch in the mean, {words}"
+            claim = f"online mean error at most {TIMES} times that of batch, {words}"
             said = "; ".join(f"{kind} {ratio:.2f} times" for kind, ratio in ratios.items())
             found.append(Finding(claim, all(each <= TIMES for each in ratios.values()), said))
     return found
@@ -135,9 +135,9 @@ def _figure(values: Iterable[float]) -> Figure:
     return Figure(statistics.mean(each), error, min(each), max(each))
 
 
-def _worst(values: Mapping[int, float], what: str = "online less all chains") -> str:
+def _worst(values: Mapping[int, float], what: str = "online minus all chains") -> str:
     count = max(values, key=lambda size: values[size])
-    return f"{what} is at most {values[count]:.4f} nat, at {count:,} observations"
+    return f"{what} is at most {values[count]:.4f} nats, at {count:,} observations"
 
 
 def _listed(values: Mapping[str, float]) -> str:

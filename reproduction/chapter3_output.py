@@ -1,4 +1,4 @@
-r"""Chapter 3 as people look at it: pictures, a page, and a table on the terminal."""
+r"""Output of chapter 3: pictures, a page, and a table on the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def report(asked: Asked, settings: chapter3.Settings, console: Console) -> dict[
         judged += logistic(figures(found["logistic"]))
     shown = [each for each in judged if each.held]
     console.print(
-        f"{len(shown)} of {len(judged)} things that were to be shown were. {len(said)} pictures, "
+        f"{len(shown)} of {len(judged)} claims hold. {len(said)} pictures, "
         f"page.md and {chapter3.FILE} are in {out}."
     )
     return found

@@ -1,4 +1,4 @@
-r"""Chapter 3's part of the page: tables of errors, and what was to be shown, from its results."""
+r"""Chapter 3's part of the page: tables of errors and tests of the claims, from its results."""
 
 from __future__ import annotations
 
@@ -21,59 +21,61 @@ __all__ = ["page", "section"]
 HEAD = """\
 ## Chapter 3: posterior draws into compact predictive distributions
 
-The text has pictures of this chapter and no numbers; here are both, on {hardware} with torch
-{torch}. `python -m reproduction chapter-3` makes all of it again ({minutes:.0f} minutes), and needs
-no data.
+The text has figures for this chapter but no numbers; here are both, on {hardware} with torch
+{torch}. Reproduce this chapter with `python -m reproduction chapter-3` ({minutes:.0f} minutes; no
+data needed).
 """
 
 DENSITY = """\
 ### Densities
 
-The observations are of a mixture of three Gaussians with unknown means and the prior N(0, 100·I).
-A posterior is sampled by slice sampling, in chains that start at 0 and burn in for {burn_in:,}
-sweeps; a student is a mixture of three Gaussians, of 9 numbers. *Batch*: {draws:,} draws,
-{samples:,} samples of the density that they predict together, EM from 20 starts. *Online*: stepwise
-EM with a rate from 1 to 0, from 16 starts, with {batch} draws in memory and no draw used twice.
-*One chain* is as in the text: {draws:,} successive draws, {steps} steps; figures are means over
-{repeats} such chains. *Parallel* has {batch} chains, one draw of each a step; its online student
-makes {parallel} steps.
+The observations are drawn from a mixture of three Gaussians with unknown means and the prior N(0,
+100·I). The posterior is sampled by slice sampling, in chains that start at 0 with a burn-in of
+{burn_in:,} sweeps. The student is a mixture of three Gaussians with 9 parameters. *Batch*:
+{draws:,} draws, {samples:,} samples of their average density, EM from 20 starts. *Online*:
+stepwise EM with a rate that falls from 1 to 0, from 16 starts, with {batch} draws in memory, each
+used once. *One chain* is as in the text: {draws:,} successive draws, {steps} steps; figures are
+means over {repeats} such chains. *Parallel* has {batch} chains, which give one draw each per step;
+its online student is trained for {parallel} steps.
 
-KL is that from the exact predictive density, which has three unknowns and is integrated on a grid;
-so nothing rests on a chain that would be taken for the truth. A chain of the text's length has a
-KL of its own, and two such chains differ from one another: *apart* is the largest KL between two of
-{repeats}. *All* are {chains} chains of that length together, {pooled:,} draws. R̂ says where chains
-do not meet at all: from 0 some of them end in modes in which two components have changed places,
-and stay. No student can be better than its draws.
+All divergences are from the exact predictive density, which has three unknown means and is
+integrated on a grid; no long chain serves as a substitute for it. The average over a chain of the
+text's length has a divergence too (*one chain*; *highest* is the largest of them), and such chains
+differ: *between chains* is the largest KL between two of {repeats}. *All* pools {chains} chains of
+that length, {pooled:,} draws. A large R̂ shows that chains did not mix: some reach modes in which
+two components are exchanged, and stay there. No student can be better than its draws.
 """
 
 REMARKS = """\
 ### The text's remarks on online distillation
 
-KL in nats, means over {repeats} repetitions with standard errors. A tenth of the draws is 100 steps
-of 10.
+KL in nats, means over {repeats} repetitions with standard errors. With a tenth of the draws there
+are 100 steps with 10 draws each.
 """
 
 LOGISTIC = """\
 ### Logistic regression
 
-24 points, 12 of N((−4, 0), I) labelled 0 and 12 of N((4, 0), I) labelled 1, and the prior
-N(0, 100·I) of two weights; {sets} such data sets, means with standard errors. |t − f| is taken on
-[−8, 8]² in steps of ¼, *near* within distance 2 of the origin; t is exact, by quadrature over the
-weights. Bags have {components} draws. The first four are by the text's schedule: {steps:,} steps
-of {batch} inputs, plain gradients with a rate from 1 to 0. Batch averages over {draws:,} draws,
-online sees each draw once, for one input, with {batch} in memory (of {batch} parallel chains).
-The text says that inputs are of N(0, 100·I), its author's program draws from N(0, 10·I); the latter
-is used, and the former shown with {wide} data sets.
+A data set has 24 points, 12 from N((−4, 0), I) with label 0 and 12 from N((4, 0), I) with label 1.
+The two weights have the prior N(0, 100·I). Figures are means over {sets} such data sets with
+standard errors. |t − f| is measured on [−8, 8]² in steps of ¼, and *near* is its mean within
+distance 2 of the origin; t is exact, by quadrature over the weights. Bags have {components}
+pseudo-draws. The first four students follow the text's schedule: {steps:,} steps with {batch}
+inputs each, and plain gradient descent with a rate that falls from 1 to 0. Batch students use the
+average over {draws:,} draws. Online students use each draw once, for one input, with {batch} draws
+in memory (from {batch} parallel chains). According to the text, inputs are from N(0, 100·I), but
+its author's program draws them from N(0, 10·I). The latter is used here; the former is shown for
+{wide} data sets.
 
-What is left between online and batch is the noise of single draws. *Independent draws* are of
-{chains:,} chains, one of every {thin} sweeps each, so that they hardly depend on one another: the
-text's thinning and parallel chains, taken far, with {chains:,} draws in memory. *Shared draws* are
-those of the first online students, {batch} in memory, but each input is predicted by all draws of
-its minibatch and not by one of them (`draws_per_input={batch}`), which has the same
-mean. The schedule is the text's in both.
+The remaining difference between online and batch is the noise of single draws. *Independent draws*
+come from {chains:,} chains with {thin} sweeps between draws, so that they are almost independent:
+an extreme form of the text's thinning and parallel chains, with {chains:,} draws in memory.
+*Shared draws* are those of the first online students, {batch} in memory, but each input is
+predicted by all draws of its minibatch instead of one (`draws_per_input={batch}`), which has the
+same mean. Both follow the text's schedule.
 
-*limbeck* is a weighted bag by Adam on cross entropy + 0.1 derivative square error; a fifth of its
-inputs is of N(0, I), where the surface is steep, the others of N(0, 10·I).
+*limbeck* is a weighted bag trained by Adam on cross entropy + 0.1 derivative square error. A fifth
+of its inputs are from N(0, I), where the surface is steep, the others from N(0, 10·I).
 """
 
 
@@ -112,7 +114,7 @@ def _density_head(ask: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) 
 
 def _density(entries: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        "| observations | R̂ | all | one chain | highest | apart | batch, one chain "
+        "| observations | R̂ | all | one chain | highest | between chains | batch, one chain "
         "| online, one chain | batch, parallel | online, parallel |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -126,8 +128,8 @@ def _density(entries: Sequence[Mapping[str, Any]]) -> str:
     kept = entries[0]["bytes"]
     rows += [
         "",
-        f"Batch keeps {kept['batch']:,} bytes of draws, online {kept['online']:,}; the student has "
-        f"{kept['student']}. {_scored(entries)}",
+        f"Batch stores {kept['batch']:,} bytes of draws, online {kept['online']:,}; the student "
+        f"takes {kept['student']}. {_scored(entries)}",
     ]
     return "\n".join(rows)
 
@@ -139,9 +141,9 @@ def _scored(entries: Sequence[Mapping[str, Any]]) -> str:
         for way in ("parallel", "text")
     }
     return (
-        "Measured from all chains together instead, online students are at most "
-        f"{highest['parallel']:.4f} nat away with parallel chains, and {highest['text']:.4f} with "
-        "any one chain."
+        "Compared with all chains together instead of the exact density, online students have a KL "
+        f"of at most {highest['parallel']:.4f} nats with parallel chains, and "
+        f"{highest['text']:.4f} with one chain."
     )
 
 
@@ -159,7 +161,7 @@ def _remarks(tried: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _bags(own: Mapping[str, Mapping[str, Figure]], entries: Sequence[Mapping[str, Any]]) -> str:
-    rows = ["| | mean | maximum | near | bytes kept | seconds |", "|---|---|---|---|---|---|"]
+    rows = ["| | mean | maximum | near | bytes | seconds |", "|---|---|---|---|---|---|"]
     kept = entries[0]["bytes"]
     for name, each in own.items():
         numbers = " | ".join(_with_error(each[measure]) for measure in MEASURES)
@@ -171,8 +173,8 @@ def _bags(own: Mapping[str, Mapping[str, Figure]], entries: Sequence[Mapping[str
         rows.append(f"| {name} | {numbers} | {size:,} | {seconds} |")
     rows += [
         "",
-        f"While they are trained, batch students keep the {kept['MCMC']:,} bytes of all draws, "
-        f"online ones {kept['online']:,}. Seconds are those of training; of MCMC, of sampling.",
+        f"During training, batch students need {kept['MCMC']:,} bytes for all draws, online "
+        f"students {kept['online']:,}. Seconds are for training, and for MCMC for sampling.",
     ]
     return "\n".join(rows)
 

@@ -19,12 +19,12 @@ NAMES = {"kl": "KL divergence", "se": "square error"}
 HEAD = """\
 ## Chapter 4: an RBM into NADEs, and its log Z
 
-The RBM is CD25(500) of Salakhutdinov & Murray (2008), the images are MNIST in their binarisation.
-Each NADE is distilled as in the source text: {steps:,} steps of ADADELTA on batches of 20, from
-2,000 chains that all advance a sweep a step, from a cold start. Bounds and estimates use
-{samples:,} samples of each kind, and chains of {burn_in:,} sweeps. "Text" is what the source text
-printed; ours are means over {seeds} seeds ({hardware}, torch {torch}). `python -m reproduction
-chapter-4 --data DIR` makes all of it again.
+The RBM is CD25(500) of Salakhutdinov & Murray (2008); the images are MNIST, binarised as in that
+paper. Each NADE starts from random weights and is distilled as in the source text: {steps:,} steps
+of ADADELTA on batches of 20, from 2,000 chains that all advance by one sweep per step. Bounds and
+estimates use {samples:,} samples of each kind, and chains of {burn_in:,} sweeps. "Text" is the
+source text's figure; ours are means over {seeds} seeds ({hardware}, torch {torch}). Reproduce this
+chapter with `python -m reproduction chapter-4 --data DIR`.
 """
 
 
@@ -45,10 +45,10 @@ def section(path: Path) -> str:
     training = statistics.mean(run["seconds"] for run in runs)
     first = [run for run in runs if run["seed"] == settings["seeds"][0]]
     tail = (
-        f"All {len(runs)} NADEs with their estimates took {found['seconds']:.0f} s, of which a "
-        f"distillation took {training:.1f} s on average, compilation included; the first seed's "
-        f"{len(first)} are as many as the text has. Annealed importance sampling gave {LOG_Z} "
-        f"({AIS_2008[0]}, {AIS_2008[1]}) in 2008."
+        f"All {len(runs)} NADEs with their estimates took {found['seconds']:.0f} s. One "
+        f"distillation took {training:.1f} s on average, including compilation. The text has "
+        f"{len(first)} NADEs, one seed of ours. In 2008, annealed importance sampling gave {LOG_Z} "
+        f"({AIS_2008[0]}, {AIS_2008[1]})."
     )
     notes = ["", found["note"]] if "note" in found else []
     return "\n".join([head, tables(runs), "", tail, *notes, ""])

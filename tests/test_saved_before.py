@@ -1,4 +1,4 @@
-r"""Files that an earlier version saved still load, and give what they gave."""
+r"""Files that version 0.1 saved still load, and give what they gave."""
 
 from __future__ import annotations
 
@@ -63,3 +63,10 @@ def test_a_nade_and_an_rbm():
     events = torch.tensor(EXPECTED["events"])
     near(lb.load(SAVED / "nade").student.log_prob(events).detach(), "nade")
     near(lb.RBM.load(SAVED / "rbm.npz").log_unnormalized(events).detach(), "rbm")
+
+
+def test_a_folder_of_before_manifests_is_refused():
+    with pytest.raises(
+        lb.CheckpointError, match=r"before has no manifest\.json: .*before version 0\.1"
+    ):
+        lb.load(SAVED / "before")

@@ -23,8 +23,8 @@ NAMES = re.compile(r"^    (\w+):", re.MULTILINE)
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/design.md", "examples/README.md")
 ORDER = (  # what a home may import stands above it
     ("errors",),
-    ("arguments", "environment", "text"),
-    ("arrays",),
+    ("arguments", "environment", "records", "text"),
+    ("arrays", "numpy_files"),
     ("outputs", "storage", "progress", "supports"),
     ("evaluation",),
     ("inputs", "losses", "distributions"),

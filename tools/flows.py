@@ -1,4 +1,4 @@
-r"""Which files of the package run a function in one small default call of each verb.
+r"""List the files of the package that run code in one small default call of each verb.
 
 python tools/flows.py
 """

@@ -1,4 +1,4 @@
-r"""Small faults put into the mathematics at random, and how many of them the tests notice.
+r"""Mutation testing: insert random small faults into the mathematics and count those detected.
 
     python tools/mutations.py --number 200 --workers 2 --out mutations.json
 

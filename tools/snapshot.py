@@ -254,7 +254,7 @@ def compress() -> Any:
     x = rows(120).numpy()
     y = (x[:, 0] + x[:, 1] > 0).astype(int) + (x[:, 2] > 1)
     forest = RandomForestClassifier(10, random_state=0).fit(x, y)
-    options: dict[str, Any] = {"steps": 30, "progress": False, "size": 300, "engine": "eager"}
+    options: dict[str, Any] = {"steps": 30, "progress": False, "pool": 300, "engine": "eager"}
     found = {}
     for student in ((8,), "linear", "tree", "boosted"):
         small = lb.compress(forest, x, student=student, inputs="munge", **options)
@@ -321,7 +321,7 @@ def estimators() -> Any:
 
     x = rows(120).numpy()
     y = np.where(x[:, 0] > 0, "up", "down")
-    options: dict[str, Any] = {"student": (8,), "steps": 30, "inputs": "munge", "size": 300}
+    options: dict[str, Any] = {"student": (8,), "steps": 30, "inputs": "munge", "pool": 300}
     classifier = lb.DistilledClassifier(RandomForestClassifier(5, random_state=0), **options)
     regressor = lb.DistilledRegressor(RandomForestRegressor(5, random_state=0), **options)
     return [

@@ -18,10 +18,10 @@ X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such 
 
 
 class Batch(NamedTuple):
-    r"""Inputs x (n, ...), or a dict of such, and what belongs to each of them, if it is known.
+    r"""Inputs x (n, ...), or a dict of such, with optional labels, weights and row numbers.
 
-    That is labels y (n, ...), importance weights (n,), which multiply losses, and the index (n,):
-    rows of the data set that x came from, by which stored targets are found.
+    y (n, ...) are labels; weight (n,) are importance weights, which multiply losses; index (n,) are
+    the rows of the data set that x came from, by which stored targets are found.
     """
 
     x: X
@@ -70,7 +70,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
         return {key: map_tensors(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_tensors(function, value) for value in tree))
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, (tuple, list)):  # torch 2.9 traces no tuple | list
         return type(tree)(map_tensors(function, value) for value in tree)
     return tree
 
@@ -99,7 +99,7 @@ class Part(NamedTuple):
     r"""One array of the user's data."""
 
     values: Tensor  # (N, ...)
-    typed: bool  # whether it came as a tensor, whose floating type is the user's choice
+    typed: bool  # whether it was passed as a tensor, whose floating type is the user's choice
 
 
 def label(argument: str, name: str) -> str:
@@ -284,3 +284,7 @@ def floating(dtype: torch.dtype | None) -> torch.dtype:
 def dtype_name(tensor: Tensor) -> str:
     r"""The name of a tensor's type as specs have it, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}  # which specs may name

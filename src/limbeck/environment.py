@@ -1,4 +1,4 @@
-r"""What a result was made with: hardware, versions and date."""
+r"""Hardware, versions and date of a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Every failure of the user's making: it names the argument, what is expected and what came."""
+r"""Errors that the user can correct: they name the argument, what is expected and received."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class LimbeckError(Exception):
-    r"""Base class of limbeck's errors; each says what to do about it."""
+    r"""Base class of limbeck's errors."""
 
 
 def shown(value: object) -> str:
@@ -27,9 +27,9 @@ class ArgumentError(LimbeckError, ValueError):
     r"""An argument that cannot be used.
 
     Arguments:
-        argument: The argument's name, as the user wrote it.
-        received: The value, or words about it.
-        expected: What is accepted, in words that follow "expected".
+        argument: The name of the argument, as the user wrote it.
+        received: The value, or a description of it.
+        expected: What is accepted, as text that follows "expected".
     """
 
     def __init__(self, argument: str, received: object, expected: str) -> None:
@@ -70,7 +70,7 @@ def user_stacklevel() -> int:
 
 @contextmanager
 def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterator[None]:
-    r"""Errors about an argument (None: any), or a part such as df['age'], as about another."""
+    r"""Rename the argument in errors about it (None: any), or a part such as df['age']."""
     try:
         yield
     except ArgumentError as error:
@@ -82,11 +82,11 @@ def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterato
 
 
 class NotDifferentiableError(LimbeckError):
-    r"""Input derivatives are needed of a model that has none."""
+    r"""A loss needs input derivatives of a model that has none."""
 
 
 class InexactTeacherError(LimbeckError):
-    r"""A teacher that gives one draw at a time, with a loss that one draw biases."""
+    r"""A teacher that returns one draw at a time, with a loss that is biased for single draws."""
 
 
 class CheckpointError(LimbeckError):
@@ -102,7 +102,7 @@ class HeldOutWarning(LimbeckWarning):
 
 
 class PseudoDrawWarning(LimbeckWarning):
-    r"""A parameter, its uncertainty or a joint sample at several inputs is read off pseudo-draws.
+    r"""A parameter, its uncertainty or a joint sample at several inputs is taken from pseudo-draws.
 
-    Only the posterior's own draws can tell these; a condensed one predicts at single inputs.
+    These need the posterior's own draws; a condensed posterior predicts at single inputs.
     """

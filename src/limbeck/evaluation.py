@@ -19,7 +19,7 @@ from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    r"""A module, if it is one, in evaluation mode; afterwards every layer is in its mode again."""
+    r"""Context with a module in evaluation mode; the mode of every layer is restored afterwards."""
     layers = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [layer.training for layer in layers]
     try:
@@ -58,7 +58,7 @@ class View:
         self._known: dict[Any, Any] = {}
 
     def raw(self) -> Tensor:
-        r"""What the model gives, as it gives it; a density, its log density."""
+        r"""The raw outputs of the model; for a density, its log density."""
         if "raw" not in self._known:
             self._known["raw"] = self._call(self.x)
         return self._known["raw"]
@@ -70,7 +70,7 @@ class View:
         return self._known[domain]
 
     def values(self) -> Tensor:
-        r"""Outputs (n, I): probabilities where the model gives any form of them, or values."""
+        r"""Outputs (n, I): probabilities if the model returns any form of them, else values."""
         return self.outputs("plain")
 
     def log_density(self) -> Tensor:
@@ -121,7 +121,7 @@ class View:
         return cotangents, self.projected(domain, cotangents)
 
     def directional(self, domain: str, directions: X) -> Tensor:
-        r"""Derivatives of every output along one direction an input, (n, I)."""
+        r"""Derivatives of every output along one direction per input, (n, I)."""
         parts, function = self._function(domain)
         along = as_dict(directions)
         tangents = {
@@ -200,7 +200,7 @@ def _density_of(model: Callable[..., Tensor]) -> Callable[[X], Tensor]:
 
 
 class Evaluation(NamedTuple):
-    r"""Values (n, I) and, if asked, derivatives (n, I, D) of a model at n inputs."""
+    r"""Values (n, I) and, if requested, derivatives (n, I, D) of a model at n inputs."""
 
     values: Tensor
     derivatives: Tensor | None = None
@@ -215,7 +215,7 @@ def evaluate(
     output: Annotated[str, Choice(*forms.FORMS)] = "values",
     domain: Annotated[str, Choice("log", "plain")] = "plain",
 ) -> Evaluation:
-    r"""Values of a model and, if asked, the exact derivatives of every output with respect to x.
+    r"""Values of a model and, if requested, exact derivatives of every output with respect to x.
 
     Arguments:
         model: Any `nn.Module` or callable on tensors; it is used frozen, in evaluation mode.
@@ -237,7 +237,7 @@ def evaluate(
     with evaluating(model):
         if "derivatives" in quantities and not depends_on_inputs(model, x):
             text = "model: its outputs carry no derivatives with respect to x (a forest, a remote "
-            text += "model or detached tensors); ask for values alone"
+            text += "model or detached tensors); request values only"
             raise NotDifferentiableError(text)
         with torch.no_grad():
             view = View(model, x, output)
@@ -246,7 +246,7 @@ def evaluate(
 
 
 def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
-    r"""Whether autograd can see from the model's outputs to its inputs."""
+    r"""Whether autograd can differentiate the model's outputs with respect to its inputs."""
     parts = {name: part.detach().requires_grad_() for name, part in floats(x).items()}
     if not parts:
         return False

@@ -1,9 +1,8 @@
-r"""`load`: read any result that limbeck has saved."""
+r"""`load`: read any saved result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -23,7 +22,7 @@ def load(
     r"""Read a saved result; one of `compress` or `condense` can predict again.
 
     Arguments:
-        folder: A folder that `save` wrote.
+        folder: A folder that `save` or one of limbeck's commands wrote.
         student: A new instance of a module of your own, whose weights are replaced. Default: None,
             for limbeck's models.
         predict: Your own function of (draw, x), for a result of `condense`. Default: None, for
@@ -32,10 +31,11 @@ def load(
     from limbeck.compression import compressed
     from limbeck.condensation import condensed
 
-    if (Path(folder) / condensed.ABOUT).exists():
-        return condensed.Condensed.load(folder, student, predict=predict)
+    saved = result.read_files(folder)
+    if condensed.ABOUT in saved.names:
+        return condensed.Condensed.from_files(saved, student, predict=predict)
     if predict is not None:
         raise ArgumentError("predict", f"a function for {folder}, no result of condense", "None")
-    if (Path(folder) / compressed.ABOUT).exists():
-        return compressed.Compressed.load(folder, student)
-    return result.load(folder, student)
+    if compressed.ABOUT in saved.names:
+        return compressed.Compressed.from_files(saved, student)
+    return result.from_files(saved, student)

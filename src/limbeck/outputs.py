@@ -1,4 +1,4 @@
-r"""The forms that predictions come in, and how one becomes another without losing digits."""
+r"""The output forms of models, and conversions between them without loss of precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from limbeck.errors import ArgumentError
 
-# what a model may give: class scores in one of three forms, plain values, or log densities
+# outputs of a model: class scores in one of three forms, plain values, or log densities
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
 
 TOLERANCE = 1e-3  # of sums of probabilities: half precision and rounded exports pass
@@ -56,7 +56,7 @@ def log_probabilities(y: Tensor, form: str) -> Tensor:
     tensor([[-10000.,      0.]])
     """
     if form not in FORMS[:3]:
-        expected = "a model of logits, probabilities or log probabilities, where these are asked"
+        expected = "a model of logits, probabilities or log probabilities"
         raise ArgumentError("output", repr(form), expected)
     y = y.unsqueeze(1) if y.ndim == 1 else y
     one = y.shape[-1] == 1

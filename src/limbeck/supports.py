@@ -1,4 +1,4 @@
-r"""Supports: the sets that densities live on, with their event shapes."""
+r"""Supports: the sets on which densities are defined, with their event shapes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Support:
 
     @property
     def description(self) -> str:
-        r"""The accepted values, in words."""
+        r"""The accepted values, as text."""
         return "finite numbers"
 
     def __repr__(self) -> str:

@@ -25,11 +25,12 @@ def test_a_table_a_function_and_a_test_file(limbeck, here):
     assert "agreement with teacher" in found.out
     assert "The result is in out" in found.out
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        "arrays.npz", "config.toml", "result.json", "student",
+        "arrays.npz", "compression.json", "config.toml", "manifest.json", "result.json",
+        "student.safetensors", "training.json",
     ]  # fmt: skip
     assert content("out")["fidelity"]["rows"] == 40
     frame = pytest.importorskip("pandas").read_csv("test.csv")
-    assert lb.load("out/student").predict_proba(frame).shape == (40, 2)
+    assert lb.load("out").predict_proba(frame).shape == (40, 2)
 
 
 def test_without_a_test_file_some_rows_are_set_aside(limbeck, here):
@@ -60,7 +61,7 @@ def test_it_is_what_the_library_does(limbeck, here):
     from models import net
 
     same = lb.compress(net, np.load("all.npy"), (8,), inputs="data", steps=60, seed=3)
-    saved = lb.load("limbeck-compress/student")
+    saved = lb.load("limbeck-compress")
     for name, tensor in same.student.state_dict().items():
         assert torch.equal(saved.student.state_dict()[name], tensor), name
 
@@ -68,15 +69,20 @@ def test_it_is_what_the_library_does(limbeck, here):
 def test_a_table_of_numbers_is_an_array_for_a_net(limbeck, here):
     found = limbeck("compress", "models:net", "train.csv", "--drop", "y", *QUICK)
     assert found.code == 0, found.err
-    assert lb.load("limbeck-compress/student").row_format.shape == (3,)
+    assert lb.load("limbeck-compress").row_format.shape == (3,)
 
 
-def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, here):
+def test_a_net_of_the_users_own_is_trained_and_exported_again(limbeck, refused, here):
     pytest.importorskip("onnxruntime")
-    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "models:small")
+    Path("own.py").write_text("from torch import nn\n\nsmall = nn.Sequential(nn.Linear(3, 2))\n")
+    words = ("compress", "models:net", "train.csv", "--drop", "y", "--student", "own:small")
     found = limbeck(*words, *QUICK[:2], *QUICK[4:], "--export", "one.onnx")
     assert found.code == 0, found.err
-    assert limbeck("export", "limbeck-compress", "two.onnx").code == 0
+    line = refused("export", "limbeck-compress", "two.onnx")
+    assert line.startswith("--student: expected module:name")
+    assert "(then 'own:small')" in line
+    again = limbeck("export", "limbeck-compress", "two.onnx", "--student", "own:small")
+    assert again.code == 0, again.err
     assert Path("one.onnx").stat().st_size == Path("two.onnx").stat().st_size
 
 
@@ -113,7 +119,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(limbeck, refused, here):
     Path("model.pkl").write_bytes(pickle.dumps(LogisticRegression().fit(held["X"], held["y"])))
     words = ("compress", "model.pkl", "both.npz", "--label", "y", *QUICK)
     said = refused(*words)
-    assert "runs whatever code is in it" in said
+    assert "runs any code in it" in said
     assert "--trust-pickle" in said
     assert limbeck(*words, "--trust-pickle").code == 0
     Path("model.pkl").write_bytes(b"not a pickle")
@@ -167,7 +173,7 @@ def test_what_cannot_be_read_is_one_line(refused, here):
     Path("folder").mkdir()
     Path("words.csv").write_text("a,b,c\nx,y,z\nx,y,z\nx,y,z\n")
     for file, said in (
-        ("missing.csv", "missing.csv, which is not there"),
+        ("missing.csv", "missing.csv, which does not exist"),
         ("folder", "folder, a folder"),
         ("broken.csv", "broken.csv, unreadable"),
         ("ragged.csv", "ragged.csv, unreadable"),
@@ -199,7 +205,7 @@ def test_rows_to_compare_on_have_the_same_columns(refused, here):
 def test_teachers_that_are_none_are_refused(refused, here):
     for teacher, said in (
         ("nothing", "module:name"),
-        ("nothing.onnx", "nothing.onnx, which is not there"),
+        ("nothing.onnx", "nothing.onnx, which does not exist"),
         ("models:techer", "did you mean 'teacher'?"),
         ("modles:teacher", "did you mean 'models'?"),
         ("models:number", "of type int"),

@@ -33,7 +33,7 @@ def test_it_is_what_the_library_does(limbeck, here):
         "draws.npz", predict, np.load("x.npy"), components=3, steps=60, weighted=True, seed=4,
         held_out=np.load("x.npy"),
     )  # fmt: skip
-    saved = lb.storage.files.read_tensors(Path("limbeck-condense/student/student.safetensors"))[0]
+    saved = lb.storage.files.read_tensors(Path("limbeck-condense/student.safetensors"))[0]
     for name, tensor in same.student.state_dict().items():
         assert torch.equal(saved[name], tensor), name
 
@@ -42,7 +42,7 @@ def test_a_density_without_inputs(limbeck, here):
     found = limbeck("condense", "draws.npz", "--predict", "models:density", "--components", "1")
     assert found.code == 0, found.err
     assert content()["density"] is True
-    student = lb.load("limbeck-condense/student").student
+    student = lb.load("limbeck-condense").student
     assert isinstance(student, lb.GaussianMixture)
     # alpha is standard normal, and so is the noise on it
     assert abs(student.sample(20_000).var().item() - 2) < 0.3
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused(refused, here):
         (("--predict", "logistic", "--label", "y"), "without names"),
     ):
         assert said in refused(*words, *more)
-    assert "which is not there" in refused("condense", "none.nc", "--predict", "logistic")
+    assert "which does not exist" in refused("condense", "none.nc", "--predict", "logistic")
     assert "--test" in refused(
         "condense", "draws.npz", "--predict", "models:density", "--test", "x"
     )

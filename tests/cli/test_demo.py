@@ -62,7 +62,7 @@ def test_the_demo_finds_log_z(demo):
 
 
 def test_the_demo_writes_one_page_on_all_verbs(demo):
-    where = demo.stderr.split("One page on all of it is ")[1].split(". Next")[0]
+    where = demo.stderr.split("The report on all parts is ")[1].split(". Next")[0]
     page = Path("".join(where.split()))
     text = page.read_text(encoding="utf-8")
     for verb in ("compress", "condense", "normalize"):

@@ -1,11 +1,13 @@
 r"""Result folders: whose they are, and what is never touched."""
 
-import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from limbeck.cli.folder import CONFIG, UNFINISHED, Folder, default_folder, result_folder
+from limbeck import storage
+from limbeck.cli.folder import CONFIG, DIGESTS, Folder, default_folder, is_unfinished, result_folder
+from limbeck.storage import checkpoints, folders
 from tests.refusals import refused
 
 OPTIONS = {"target": "rbm.npz", "steps": 3, "seed": None, "json": False}
@@ -17,17 +19,17 @@ def folder(here):
 
 
 def finished(folder):
-    (folder.work / "result.json").write_text("{}")
-    return folder.finish()
+    return folder.finish(storage.to_files({"verb": "logz"}, {}, folder.path))
 
 
 def test_it_is_marked_until_it_is_finished(folder):
-    assert (folder.work / UNFINISHED).exists()
+    assert is_unfinished(folder.work)
     assert not folder.resumes
-    assert list(json.loads((folder.work / UNFINISHED).read_text())) == ["rbm.npz"]
+    assert list(folders.read(folder.work, "unfinished", (DIGESTS,)).json(DIGESTS)) == ["rbm.npz"]
     assert finished(folder) == Path("out")
-    assert not (Path("out") / UNFINISHED).exists()
+    assert not is_unfinished(Path("out"))
     assert result_folder(Path("out")) == Path("out")
+    assert not (Path("out") / DIGESTS).exists()
 
 
 def test_what_cannot_be_gone_on_with_is_taken_away(folder):
@@ -36,9 +38,9 @@ def test_what_cannot_be_gone_on_with_is_taken_away(folder):
 
 
 def test_what_can_be_gone_on_with_stays(folder):
-    folder.checkpoint.mkdir()
-    (folder.checkpoint / "inputs.json").write_text("{}")
+    checkpoints.write(folder.checkpoint / "loop", 3, {"w": torch.zeros(2)}, {}, None)
     folder.abandon()
+    assert folder.saved_steps == 3
     assert Folder(Path("out"), "logz", OPTIONS).resumes
 
 
@@ -56,11 +58,9 @@ def test_a_result_of_other_settings_is_replaced_only_if_asked(folder):
     with refused("--out", expected="--overwrite"):
         Folder(Path("out"), "logz", other)
     again = Folder(Path("out"), "logz", other, overwrite=True)
-    (again.work / "student").mkdir()
     assert "steps = 3" in (Path("out") / CONFIG).read_text()
     finished(again)
     assert "steps = 4" in (Path("out") / CONFIG).read_text()
-    assert (Path("out") / "student").is_dir()
     assert not again.work.exists()
 
 
@@ -68,7 +68,7 @@ def test_a_result_of_other_settings_is_replaced_only_if_asked(folder):
 def test_what_is_not_limbecks_is_never_touched(here, overwrite):
     Path("mine").mkdir()
     Path("mine/result.json").write_text("my own")
-    Path("mine/UNFINISHED").write_text("my own too")
+    Path("mine/config.toml").write_text("my own too")
     with refused("--out", "holds other things"):
         Folder(Path("mine"), "logz", OPTIONS, overwrite)
     assert Path("mine/result.json").read_text() == "my own"

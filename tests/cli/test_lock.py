@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.cli.folder import LOCK, folder_lock
+from limbeck.cli.folder import folder_lock
 from limbeck.errors import LimbeckError
 from limbeck.storage.files import read_tensors
 from tests.refusals import refused
@@ -19,7 +19,7 @@ from tests.refusals import refused
 SOURCE = str(Path(lb.__file__).parents[1])
 WORDS = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
 WORDS = (*WORDS, "--no-verdicts", "--steps", "300", "--checkpoint-seconds")
-CHECKPOINT = Path("out/checkpoint/loop/checkpoint.safetensors")
+LOCK, CHECKPOINT = ".run.lock", Path("out/checkpoint/loop/manifest.json")
 
 
 def started(*words):
@@ -43,7 +43,7 @@ def test_the_second_of_two_processes_is_refused(here, refused, more):
         before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
         line = refused(*WORDS, "0.05", "--out", "out", *more)
         assert line == (
-            "--out: another run is at work in out; wait for it, stop it, or name another folder "
+            "--out: another run is using out; wait for it, stop it, or choose another folder "
             "with --out"
         )
         assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
@@ -64,16 +64,14 @@ def test_a_killed_run_is_gone_on_with(here, limbeck):
     assert "continuing after step" in resumed.err
     assert not Path("out", LOCK).exists()
     assert limbeck(*WORDS, "9", "--out", "whole").code == 0
-    one, two = (
-        read_tensors(Path(name, "student/student.safetensors"))[0] for name in ("out", "whole")
-    )
+    one, two = (read_tensors(Path(name, "student.safetensors"))[0] for name in ("out", "whole"))
     assert all((one[name] == two[name]).all() for name in two)
 
 
 def test_only_one_is_within_and_nothing_is_left(here):
     with folder_lock(Path("out")):
         with (
-            pytest.raises(LimbeckError, match="another run is at work in out"),
+            pytest.raises(LimbeckError, match="another run is using out"),
             folder_lock(Path("out")),
         ):
             raise AssertionError
@@ -100,4 +98,4 @@ def test_a_file_is_no_folder(here):
 
 def test_the_demo_is_alone_too(here, refused):
     with folder_lock(Path("there")):
-        assert "another run is at work in there" in refused("demo", "condense", "--out", "there")
+        assert "another run is using there" in refused("demo", "condense", "--out", "there")

@@ -20,7 +20,7 @@ def content(verb):
 def test_an_rbm_becomes_a_nade(limbeck, here):
     found = limbeck("normalize", "rbm.npz", "--hidden", "5", *QUICK)
     assert found.code == 0, found.err
-    student = lb.load("limbeck-normalize/student").student
+    student = lb.load("limbeck-normalize").student
     assert (student.inputs, student.hidden) == (6, 5)
     events = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 6)
     assert student.log_prob(events).exp().sum().item() == pytest.approx(1, abs=1e-5)
@@ -29,7 +29,7 @@ def test_an_rbm_becomes_a_nade(limbeck, here):
 def test_it_is_what_the_library_does(limbeck, here):
     assert limbeck("normalize", "rbm.npz", *QUICK, "--seed", "2").code == 0
     same = lb.normalize(lb.RBM.load("rbm.npz"), steps=60, chains=50, burn_in=20, seed=2).student
-    saved = lb.load("limbeck-normalize/student").student
+    saved = lb.load("limbeck-normalize").student
     for name, tensor in same.state_dict().items():
         assert torch.equal(saved.state_dict()[name], tensor), name
 
@@ -64,13 +64,13 @@ def test_a_saved_student_is_a_proposal(limbeck, here):
         assert z["method"] == method
         exact = lb.exact_log_z(lb.RBM.load("rbm.npz"))
         assert abs(z["value"] - exact) < 6 * z["std_error"] or not z["trustworthy"]
-        assert not (Path(method) / "student").exists()
+        assert not (Path(method) / "student.safetensors").exists()
 
 
 def test_a_proposal_that_is_distilled_is_kept(limbeck, here):
     words = ("logz", "rbm.npz", "--method", "bridge", "--samples", "200", "--burn-in", "50")
     assert limbeck(*words, "--steps", "40", "--hidden", "7", "--no-verdicts").code == 0
-    assert lb.load("limbeck-logz/student").student.hidden == 7
+    assert lb.load("limbeck-logz").student.hidden == 7
 
 
 def test_a_doubtful_estimate_is_exit_code_three(limbeck, here):
@@ -102,7 +102,7 @@ def test_matlab_is_read(limbeck, here):
 
 def test_what_does_not_fit_is_refused(refused, here):
     for words, said in (
-        (("normalize", "none.npz"), "none.npz, which is not there"),
+        (("normalize", "none.npz"), "none.npz, which does not exist"),
         (("normalize", "draws.npz"), "which holds"),
         (("normalize", "train.csv"), "an RBM's file"),
         (("normalize", "models:number"), "without"),
@@ -110,8 +110,8 @@ def test_what_does_not_fit_is_refused(refused, here):
         (("normalize", "rbm.npz", "--loss", "kll", *QUICK), "kll"),
         (("normalize", "rbm.npz", "--log-z", "maybe"), "--log-z"),
         (("logz", "rbm.npz", "--method", "brigde"), "did you mean 'bridge'?"),
-        (("logz", "rbm.npz", "--proposal", "nowhere"), "nowhere, which is not there"),
-        (("logz", "rbm.npz", "--proposal", "."), "without result.json"),
+        (("logz", "rbm.npz", "--proposal", "nowhere"), "nowhere, which does not exist"),
+        (("logz", "rbm.npz", "--proposal", "."), "without manifest.json"),
         (("logz", "rbm.npz", "--device", "moon"), "device"),
     ):
         assert said in refused(*words)

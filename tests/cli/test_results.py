@@ -39,7 +39,7 @@ def test_a_student_is_exported(limbeck, result):
     session = runtime.InferenceSession("student.onnx", providers=["CPUExecutionProvider"])
     x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     name = session.get_inputs()[0].name
-    expected = lb.load(result / "student").predict_proba(x)
+    expected = lb.load(result).predict_proba(x)
     np.testing.assert_allclose(session.run(None, {name: x})[0], expected, atol=1e-5)
 
 
@@ -61,21 +61,23 @@ def exported(limbeck, *words):
 
 def test_a_ready_made_bag_is_exported_as_it_is(limbeck, here):
     out = condensed(limbeck, "logistic", "out")
-    expected = lb.load(Path(out, "student")).predict(np.load("x.npy")).mean
+    expected = lb.load(out).predict(np.load("x.npy")).mean
     torch.testing.assert_close(exported(limbeck, out), expected, rtol=1e-5, atol=1e-6)
     assert limbeck("export", out, "bag.npz").code == 0
-    assert "logistic" in limbeck("info", Path(out, "student")).out
+    lb.load(out).save("alone")
+    assert "logistic" in limbeck("info", "alone").out
 
 
-def test_a_bag_of_ones_own_function_finds_it_or_says_what_it_needs(limbeck, refused, here):
+def test_a_bag_of_ones_own_function_says_what_it_needs(limbeck, refused, here):
     out = condensed(limbeck, "models:predict", "out")
-    first = exported(limbeck, out)
-    assert "a function of your own" in limbeck("info", Path(out, "student")).out
+    first = exported(limbeck, out, "--predict", "models:predict")
+    lb.load(out, predict=sys.modules["models"].predict).save("alone")
+    assert "a function of your own" in limbeck("info", "alone").out
     Path("models.py").rename("moved.py")
     del sys.modules["models"]
     line = refused("export", out, "bag.pt2")
-    assert "there is no 'models'" in line
-    assert line.endswith("expected --predict module:name")
+    assert line.startswith("--predict: expected module:name")
+    assert "(then 'models:predict')" in line
     torch.testing.assert_close(exported(limbeck, out, "--predict", "moved:predict"), first)
     line = refused("export", out, "bag.pt2", "--predict", "linear")
     assert re.match("--predict: expected .*, got a function that fails at the saved draws", line)
@@ -93,9 +95,9 @@ def test_what_is_no_result_is_refused(refused, here):
     Path("empty").mkdir()
     for command in (("report",), ("export",)):
         more = ("a.npz",) if command == ("export",) else ()
-        assert "which is not there" in refused(*command, "nowhere", *more)
+        assert "which does not exist" in refused(*command, "nowhere", *more)
         assert "rbm.npz, a file" in refused(*command, "rbm.npz", *more)
-        assert "without result.json" in refused(*command, "empty", *more)
+        assert "without manifest.json" in refused(*command, "empty", *more)
 
 
 def test_a_result_without_a_student_is_refused(limbeck, refused, here):
@@ -138,7 +140,8 @@ def test_info_says_what_a_result_is(limbeck, result):
     found = limbeck("info", result).out
     assert "a result of limbeck compress" in found
     assert "limbeck compress models:net train.csv" in found
-    assert "a student: Preprocessed" in limbeck("info", result / "student").out
+    lb.load(result).save("alone")
+    assert "a student: Preprocessed" in limbeck("info", "alone").out
     limbeck("export", result, "student.onnx")
     assert "an ONNX model" in limbeck("info", "student.onnx").out
 
@@ -146,5 +149,5 @@ def test_info_says_what_a_result_is(limbeck, result):
 def test_info_refuses_what_it_does_not_know(refused, here):
     Path("notes.docx").write_text("")
     assert "ends in" in refused("info", "notes.docx")
-    assert "which is not there" in refused("info", "nothing.npz")
-    assert "without result.json" in refused("info", ".")
+    assert "which does not exist" in refused("info", "nothing.npz")
+    assert "without manifest.json" in refused("info", ".")

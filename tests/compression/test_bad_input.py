@@ -227,11 +227,11 @@ class Changing:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: p[:-1], r"answers of shape \(\d+, 2\) for \d+ rows"),
-        (lambda p: np.hstack([p, p]) / 2, r"answers of shape \(\d+, 4\) for \d+ rows"),
+        (lambda p: p[:-1], r"outputs of shape \(\d+, 2\) for \d+ rows"),
+        (lambda p: np.hstack([p, p]) / 2, r"outputs of shape \(\d+, 4\) for \d+ rows"),
         (lambda p: p + 0.3, "expected probabilities"),
         (lambda p: p * np.nan, "NaN or infinite"),
-        (lambda p: None, "an answer of type NoneType"),
+        (lambda p: None, "an output of type NoneType"),
         (lambda p: np.full(p.shape, "yes"), "expected numbers"),
     ],
 )

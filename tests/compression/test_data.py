@@ -1,6 +1,7 @@
 r"""The user's rows as tensors, and back into what the teacher eats."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -38,6 +39,12 @@ def test_sparse_rows_are_sparse_again():
     back = rows.format.decode(rows.x)
     assert sparse.issparse(back)
     np.testing.assert_array_equal(back.toarray(), X)
+
+
+def test_rows_with_gaps_name_the_extra_that_they_need(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(lb.LimbeckError, match=r"missing values.*pip install 'limbeck\[tables\]'"):
+        read_rows([[1.0, np.nan], [2.0, 3.0]])
 
 
 def test_a_huge_sparse_matrix_is_refused():

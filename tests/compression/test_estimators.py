@@ -21,6 +21,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
+from limbeck.storage import folders
 from tests.refusals import refused
 
 
@@ -290,11 +291,14 @@ def test_it_is_read_back_without_pickle(iris, frame, small, tmp_path):
 
 
 def test_folders_that_hold_no_estimator(small, tmp_path):
+    with refused("folder", r"without manifest\.json"):
+        DistilledClassifier.load(tmp_path)
+    small.result_.save(tmp_path)
     with refused("folder", expected=r"estimator\.json"):
         DistilledClassifier.load(tmp_path)
     small.save(tmp_path)
-    (tmp_path / "estimator.json").write_text("{}")
-    with pytest.raises(lb.CheckpointError, match="cannot be read"):
+    folders.add(tmp_path, "result", {"estimator.json": b"{}"})
+    with pytest.raises(lb.CheckpointError, match=r"estimator\.json lacks a field.*arguments"):
         DistilledClassifier.load(tmp_path)
     with pytest.raises(NotFittedError):
         DistilledClassifier().save(tmp_path)

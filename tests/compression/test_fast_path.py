@@ -97,7 +97,7 @@ def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
     task = {"values": "regression", "labels": "multilabel", "label_logits": "multilabel"}.get(kind)
     task = task or "classification"
     edge = np.float32(0.1)
-    x = np.array([[9.0, edge], [9.0, np.nextafter(edge, 1)], [9.0, -1.0]], np.float32)
+    x = np.array([[9.0, edge], [9.0, np.nextafter(edge, np.float32(1))], [9.0, -1.0]], np.float32)
     found = NumpyFastPath(student, (2,), task, None)(x)
     # numbers up to the threshold are on one side
     np.testing.assert_allclose(found[0], found[2], rtol=1e-6)

@@ -142,7 +142,7 @@ def test_a_result_tells_its_story(result):
 
 def test_a_result_is_saved_and_read_back(result, tmp_path):
     result.save(tmp_path)
-    about = json.loads((tmp_path / "result.json").read_text())
+    about = json.loads((tmp_path / "training.json").read_text())
     assert about["settings"]["input_shape"] == {"": [2]}
     empty = SampleBag(logistic, result.student.structure, 4, dtype=DOUBLE)
     again = lb.load(tmp_path, student=empty)

@@ -1,4 +1,4 @@
-r"""A stream that breaks in the middle: the student so far is kept, and the reason told."""
+r"""A stream that fails in the middle: the student so far is returned, with the reason."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def condensed(kind, source, **changes):
 @pytest.mark.filterwarnings("ignore:posterior. R̂")  # so few draws say little
 def test_the_student_so_far_is_kept_and_the_reason_told(kind, how):
     break_, message = BROKEN[how]
-    with pytest.warns(UserWarning, match=f"{message}.*the student so far is kept"):
+    with pytest.warns(UserWarning, match=f"{message}.*the student trained so far is returned"):
         result = condensed(kind, batches(break_))
     assert 0 < result.steps < 50
     assert f"at step {result.steps} of 50" in result.stop_reason

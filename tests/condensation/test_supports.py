@@ -81,7 +81,7 @@ def test_numbers_of_a_vector_have_supports_by_their_places():
 
 def test_supports_survive_as_a_table_of_numbers():
     supports = Supports.of(GIVEN, STRUCTURE)
-    again = Supports.decoded(supports.encoded())
+    again = Supports.decoded(supports.encoded(), sum(size for size, _ in supports.segments))
     assert again.segments == supports.segments
 
 

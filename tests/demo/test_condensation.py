@@ -54,7 +54,7 @@ def test_without_matplotlib_there_is_no_picture_and_no_page(monkeypatch, tmp_pat
     demo.run("condense", members=1, steps=3, seed=0, as_json=True, progress=False, folder=tmp_path)
     said = capsys.readouterr()
     assert json.loads(said.out)["condense"]["picture"] is None
-    assert "A page on it needs jinja2 and matplotlib" in said.err
+    assert "A report needs jinja2 and matplotlib" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["condense"]  # the result folder
 
 

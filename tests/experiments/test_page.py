@@ -65,11 +65,11 @@ def test_chapter_2_and_the_best_student_come_first(page):
     parts = ("## Chapter 2", "### Why noise differs", "### The best student", "## Chapter 4")
     places = [text.index(part) for part in parts]
     assert "| × 0.5 | 97.50 | -0.1000 | 85.00 | -0.4000 |" in text
-    assert "(3 nets\n784-20-10-10, 3,000 steps)" in text
+    assert "(3 nets 784-20-10-10, 3,000 steps)" in " ".join(text.split())
     assert "| 10% | DSE | accuracy | 75.17 |" in text
     assert places == sorted(places)
     assert "| 10% | none | 98.45 ± 0.05 | 98.40 | 98.50 | -0.0515 ± 0.0005 | 150,000 |" in text
-    assert "among 3 trials; then 2 seeds" in text
+    assert "among 3 trials; then 2 seeds" in " ".join(text.split())
     for name in ("accuracy.png", "cells.png", "nade.png", "log-probability.png"):
         assert f"](pictures/chapter-2/{name})" in text
         assert (page["DOCS"] / "pictures" / "chapter-2" / name).exists()

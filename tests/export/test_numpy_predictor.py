@@ -60,7 +60,9 @@ def test_every_small_student_agrees_with_torch_where_only_numpy_is(tmp_path):
     for number, (name, (make, shape)) in enumerate(NUMPY.items()):
         student, folder = make(), tmp_path / f"{number:02}"
         assert to_numpy(student, folder, shape) == folder
-        assert sorted(file.name for file in folder.iterdir()) == ["predict.py", "weights.npz"]
+        assert sorted(file.name for file in folder.iterdir()) == [
+            "manifest.json", "predict.py", "weights.npz",
+        ]  # fmt: skip
         x = rows(student, shape, 9)
         if "tree" in name or "forest" in name:
             x[2, 1] = torch.nan

@@ -105,8 +105,8 @@ def test_the_path_says_which(tmp_path):
     assert export(net(), tmp_path / "c").is_dir()
     assert export(net(), tmp_path / "c", "pt2", card=False) == tmp_path / "c" / "student.pt2"
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")) == [
-        "a.pt2", "a.pt2.md", "b.npz", "b.npz.md", "b.py", "c/card.md", "c/predict.py",
-        "c/student.pt2", "c/weights.npz",
+        "a.pt2", "a.pt2.md", "b.npz", "b.npz.md", "b.py", "c/card.md",
+        "c/manifest.json", "c/predict.py", "c/student.pt2", "c/weights.npz",
     ]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_the_measures_of_the_rarest_class_are_those_of_scikit_learn():
     report = fidelity("classification", teacher, student, y, baseline=teacher)
     assert (report.rarest.name, report.rarest.rows) == (2, 40)
     assert [(c.name, c.rows) for c in report.unchecked] == [(3, 5)]
-    assert "unchecked, for fewer than 30 rows: class 3 (5)" in report.sentence()
+    assert "unchecked (fewer than 30 rows): class 3 (5)" in report.sentence()
     for model, p in (("teacher", teacher), ("student", student), ("baseline", teacher)):
         known = report.measures[model]
         precision = average_precision_score(y == 2, p[:, 2])
@@ -119,7 +119,7 @@ def test_classes_of_too_few_rows_are_named_and_unmet():
     teacher, y = rare(n=1000, count=12)
     report = fidelity("classification", teacher, teacher, y, classes=[0, 1])
     assert report.rarest is None
-    assert "unchecked, for fewer than 30 rows: class 1 (12)" in report.sentence()
+    assert "unchecked (fewer than 30 rows): class 1 (12)" in report.sentence()
     (required,) = verdicts(report, "rare_recall=0.1")
     assert not required["held"]
     assert "is unchecked: no class but the most common has 30 test rows" in required["words"]
@@ -133,7 +133,7 @@ def test_a_teacher_that_finds_none_of_a_class_has_nothing_to_keep():
     report = fidelity("classification", teacher, student, y)
     assert math.isnan(report.retention_by["rare_recall"].value)
     assert report.main != "rare_recall"
-    assert "the teacher itself finds none of the 45 rows of class 1" in report.sentence()
+    assert "the teacher detects none of the 45 rows of class 1" in report.sentence()
     assert not verdicts(report, "rare_recall=0.1")[0]["held"]
 
 

@@ -271,15 +271,3 @@ def test_a_resumed_run_compiles_the_steps_that_an_uninterrupted_one_compiles(
         taken(20, **options(*sizes, **settings))
     assert compiler == whole
     assert whole
-
-
-def test_a_checkpoint_of_an_earlier_version_is_taken_up(compiler, tmp_path):
-    r"""It says nothing of the engine."""
-    from limbeck.storage import files
-
-    settings = options((9, 5), engine="auto", steps=MANY, checkpoint=tmp_path)
-    taken(3, **settings)
-    tensors, about = files.read(tmp_path / files.FILE)
-    assert about.pop("engine")["engine"] == "auto"
-    files.write(tmp_path / files.FILE, tensors, about)
-    assert taken(20, **settings).engine.name == "compiled"

@@ -3,7 +3,7 @@ r"""Modes of a discrete target that the draws of an estimate of log Z never visi
 At a first-order transition nearly all draws are in one phase, and bridge, importance sampling and
 annealing agree on its mass: all of them miss the other phase, with a small error and no doubt. Yet
 the estimate itself implies how likely each event is, exp(log p̃(x) − log Ẑ). Constant events, events
-that climbing leads to, and what lies around them must be visited that often, and no probability is
+found by hill climbing, and what lies around them must be visited that often, and no probability is
 above one. Densities over real numbers may exceed Z, and are left alone.
 """
 
@@ -129,7 +129,7 @@ def test_a_planted_pattern_is_found_by_climbing(way):
     pattern = 2.0 * torch.randint(2, (SIZE,), generator=generator(5)) - 1
     z = estimate(magnet(0.85, pattern=pattern), **WAYS[way])
     (reason,) = mode_reasons(z)
-    assert "that climbing leads to" in reason
+    assert "found by hill climbing" in reason
 
 
 @pytest.mark.parametrize("coupling", [1.0, -1.0])

@@ -233,15 +233,6 @@ def test_accelerate_in_a_single_process_is_told_and_named(monkeypatch, tmp_path)
     assert "(accelerate, 3 processes)" in str(again)
 
 
-def test_a_result_saved_by_an_earlier_version_ran_in_one_process(tmp_path):
-    result = lb.distill(teacher, lb.MLP(4, 3), X, engine="eager", **OPTIONS)
-    path = result.save(tmp_path) / "result.json"
-    about = json.loads(path.read_text())
-    del about["processes"], about["compile_seconds"]
-    path.write_text(json.dumps(about))
-    assert lb.load(tmp_path).processes == 1
-
-
 @pytest.fixture
 def group():
     r"""A process group of this process alone."""

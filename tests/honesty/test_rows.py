@@ -315,8 +315,8 @@ def test_code_like_columns_are_named_with_what_changes_it(tmp_path):
     df, teacher = codes()
     result = lb.compress(teacher, df, inputs="data", **QUICK)
     assert result.notes == [
-        "Note: column 'trade0': it looks like a code, but is taken as continuous numbers; "
-        "table=limbeck.Table(X, categories=['trade0']) takes them as categories."
+        "Note: column 'trade0': it looks like a code, but is treated as continuous numbers; "
+        "table=limbeck.Table(X, categories=['trade0']) treats them as categories."
     ]
     report = result.report(df, time=False)
     assert result.notes[0] in str(result)

@@ -254,8 +254,6 @@ class TestFitting:
         read = lb.load(folder).student
         assert type(read) is NADE
         assert torch.equal(read.log_prob(self.data), nade.log_prob(self.data))
-        single = NADE.load(folder / "student.safetensors")
-        assert torch.equal(single.log_prob(self.data), nade.log_prob(self.data))
 
 
 class TestWarmStart:
@@ -402,7 +400,7 @@ class TestBadInput:
     )
     def test_specs_of_something_else(self, change):
         spec = {**NADE(3, 2, generator=generator()).spec(), **change}
-        with pytest.raises(ArgumentError, match=r"(spec|hidden): expected"):
+        with pytest.raises(ArgumentError, match=r"^spec[^:]*: expected"):
             NADE.from_spec(spec)
 
     def test_files_of_something_else(self, tmp_path):

@@ -147,7 +147,7 @@ def test_other_models(tmp_path, suffix) -> None:
 def test_a_single_array(tmp_path) -> None:
     with open(path := tmp_path / "rbm.npz", "wb") as file:
         np.save(file, np.zeros(3))
-    refuses_file(path, "which holds a single array")
+    refuses_file(path, "it is no npz file")
 
 
 def test_pickles_are_not_read(tmp_path) -> None:
@@ -162,7 +162,7 @@ def test_pickles_are_not_read(tmp_path) -> None:
 def test_matlab_7_3(tmp_path) -> None:
     head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"  # version 2 is HDF5
     (path := tmp_path / "rbm.mat").write_bytes(head + bytes(400))
-    refuses_file(path, r"expected .*-v7.*in MATLAB's format 7.3")
+    refuses_file(path, r"MATLAB's format 7.3; .*'-v7'")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -183,7 +183,7 @@ def test_arrays_that_do_not_fit(tmp_path, suffix, wrong, message) -> None:
 
 def test_cells_and_texts(tmp_path) -> None:
     scipy.io.savemat(path := tmp_path / "rbm.mat", {**MATLAB, "vishid": {"a": 1}})
-    refuses_file(path, "whose W has values of dtype")
+    refuses_file(path, "vishid is a structure")
 
 
 def test_a_bad_type_is_not_the_files_fault(tmp_path) -> None:

@@ -122,7 +122,8 @@ def test_neighbours_in_32_bits_are_told_apart() -> None:
     one = np.float32(100)
     x = np.array([[one], [np.nextafter(one, np.float32(200))]])
     estimator = tree.DecisionTreeRegressor().fit(x, [0.0, 1.0])
-    assert estimator.tree_.threshold[0] not in x  # between them, where there is no 32-bit number
+    # between them, where there is no 32-bit number
+    assert estimator.tree_.threshold[0] not in x.astype(float)
     assert Trees.from_sklearn(estimator)(torch.tensor(x))[:, 0].tolist() == [0.0, 1.0]
 
 

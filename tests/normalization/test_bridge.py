@@ -33,7 +33,7 @@ def bridged(target, proposal, **settings):
 
 WAYS = {
     "sweeps": {},
-    "until forgotten": {"burn_in": "auto"},
+    "automatic burn-in": {"burn_in": "auto"},
     "metropolis": {"kernel": "metropolis", "burn_in": None},
     "mixed": {"kernel": "mixed", "burn_in": None},
     "few long chains": {"chains": 20, "thin": 3},

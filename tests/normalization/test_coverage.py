@@ -26,7 +26,7 @@ def test_the_committed_result_keeps_the_promise():
 
 @pytest.mark.slow
 def test_intervals_cover_the_exact_value_of_forty_models():
-    chosen = ("bridge, until forgotten", "bridge, mixed", "importance")
+    chosen = ("bridge, automatic burn-in", "bridge, mixed", "importance")
     found = run(40, {name: WAYS[name] for name in chosen}, samples=1000)
     for name, rows in found.items():
         figures = summary(rows)

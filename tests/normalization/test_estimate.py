@@ -100,7 +100,7 @@ def test_it_prints_as_a_table_that_ends_with_a_sentence():
 def test_a_doubtful_one_ends_with_its_reasons():
     z = estimate(verdict=Verdict(("chains drift", "there is no overlap")))
     assert str(z).endswith(
-        "Do not rely on log Z = 451.270 ± 0.015, by bridge sampling: chains drift; and there is no "
+        "Do not trust log Z = 451.270 ± 0.015, by bridge sampling: chains drift; and there is no "
         "overlap."
     )
     exact = estimate(method="exact", std_error=0.0)

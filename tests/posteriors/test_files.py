@@ -2,7 +2,7 @@ r"""Posteriors in files: netCDF, Zarr, npy and npz; what stays in the file; what
 
 from __future__ import annotations
 
-import importlib
+import sys
 import tracemalloc
 
 import numpy as np
@@ -53,14 +53,14 @@ def test_netcdf_without_a_posterior(tmp_path):
         as_draws(tmp_path / "other.nc")
 
 
-def test_xarray_is_asked_for(tmp_path, monkeypatch):
-    def missing(name):
-        raise ImportError(name)
-
-    (tmp_path / "posterior.nc").touch()
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(LimbeckError, match=r"posterior.nc needs xarray: .*limbeck\[posteriors\]"):
-        as_draws(tmp_path / "posterior.nc")
+@pytest.mark.parametrize(("name", "library"), [("p.nc", "xarray"), ("p.zarr", "zarr")])
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, name, library):
+    if library == "zarr":
+        pytest.importorskip("xarray")
+    (tmp_path / name).touch()
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(LimbeckError, match=rf"{name} needs {library}: .*limbeck\[posteriors\]"):
+        as_draws(tmp_path / name)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -1,5 +1,6 @@
 r"""Result folders come back as they were written, and nothing else is read."""
 
+import io
 import json
 import math
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+import limbeck as lb
 from limbeck import storage
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import EMPTY
+from limbeck.storage import EMPTY, folders
+from limbeck.training.result import History, Result
 from tests.refusals import refused
 
 CONTENT = {"verb": "logz", "title": "log Z", "summary": "It is 3.", "settings": {"samples": 10}}
@@ -41,18 +44,32 @@ def test_numbers_that_json_lacks_become_null(tmp_path):
 
 
 def test_tensors_are_arrays_too_and_other_files_stay(tmp_path):
-    (tmp_path / "config.toml").write_text("seed = 1")
+    (tmp_path / "notes.txt").write_text("mine")
     storage.write(tmp_path, CONTENT, {"x": torch.ones(2, requires_grad=True)})
     np.testing.assert_array_equal(storage.read(tmp_path).arrays["x"], [1, 1])
     assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "arrays.npz", "config.toml", "result.json",
+        "arrays.npz", "manifest.json", "notes.txt", "result.json",
     ]  # fmt: skip
 
 
 def test_a_result_without_arrays_is_one(tmp_path):
-    storage.write(tmp_path, CONTENT)
-    (tmp_path / "arrays.npz").unlink()
+    content = storage.to_files(CONTENT, None, tmp_path)
+    folders.write(tmp_path, "result", {"result.json": content["result.json"]})
     assert storage.read(tmp_path).arrays == {}
+
+
+def test_a_student_stays_and_a_report_goes(tmp_path):
+    result = Result(lb.MLP(2, 2), History(), 0, "made by hand", 0.0)
+    result.save(tmp_path)
+    storage.write(tmp_path, CONTENT)
+    folders.add(tmp_path, "report", {"report.md": b"a page"})
+    assert lb.load(tmp_path).stop_reason == "made by hand"
+    storage.write(tmp_path, CONTENT | {"title": "new"})
+    assert lb.load(tmp_path).stop_reason == "made by hand"
+    assert not (tmp_path / "report.md").exists()
+    result.save(tmp_path)  # the result told of another student
+    with refused("folder", r"without result\.json"):
+        storage.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -94,34 +111,32 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
-    with refused("folder", r"without result\.json"):
+    with refused("folder", r"without manifest\.json"):
         storage.read(tmp_path)
-    (tmp_path / "UNFINISHED").touch()
-    with pytest.raises(
-        ArgumentError, match=r"run the same command again to continue.*not finished"
-    ):
+    folders.write(tmp_path, "unfinished", {"config.toml": b""})
+    with refused("folder", "an unfinished run", expected="run the same command again to continue"):
         storage.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "", "\x00"])
 def test_broken_json_is_refused(tmp_path, text):
-    (tmp_path / "result.json").write_text(text)
+    folders.write(tmp_path, "result", {"result.json": text.encode()})
     with pytest.raises(CheckpointError, match=r"result\.json cannot be read"):
         storage.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"steps": 3}', '{"format": "limbeck-result-9"}'])
 def test_other_json_is_refused(tmp_path, text):
-    (tmp_path / "result.json").write_text(text)  # such as a student's own result.json
+    folders.write(tmp_path, "result", {"result.json": text.encode()})
     with refused("folder", expected="'limbeck-result-1'"):
         storage.read(tmp_path)
 
 
 def test_pickles_and_broken_arrays_are_refused(tmp_path):
     storage.write(tmp_path, CONTENT)
-    np.savez(tmp_path / "arrays.npz", x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
-        storage.read(tmp_path)
-    (tmp_path / "arrays.npz").write_bytes(b"PK no archive")
-    with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
-        storage.read(tmp_path)
+    archive = io.BytesIO()
+    np.savez(archive, x=np.array([{"a": 1}], dtype=object))
+    for content in (archive.getvalue(), b"PK no archive"):
+        folders.add(tmp_path, "result", {"arrays.npz": content})
+        with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
+            storage.read(tmp_path)

@@ -33,7 +33,7 @@ def test_sections_have_headings_and_empty_ones_are_left_out():
     assert "# Title\n" in text
     assert "\n## One\n" in text
     assert "Empty" not in text
-    assert r"Some \<words\>." in text
+    assert "Some &lt;words&gt;." in text
     assert "- ✗ **n**: why" in text
     assert "- **3** of 4" in text
 

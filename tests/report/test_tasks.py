@@ -28,7 +28,7 @@ def test_several_labels(tmp_path):
     p, s = RNG.random((2, 40, 3))
     y = (p > 0.4).astype(int)
     found = written(fidelity("multilabel", p, s, y, classes=["x", "y<", "z"]), tmp_path)
-    assert "only the teacher says yes" in found.said
+    assert "only the teacher predicts it" in found.said
     assert "y<" in found.said
 
 
@@ -50,7 +50,7 @@ def test_many_classes_with_long_names(tmp_path):
 def test_one_row_without_labels(tmp_path):
     p = probabilities(1, 2)
     found = written(fidelity("classification", p, p), tmp_path)
-    assert "On no row do both differ." in found.said
+    assert "Both agree on every row." in found.said
     assert "Calibration" not in found.said
 
 

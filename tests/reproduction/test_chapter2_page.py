@@ -49,7 +49,7 @@ def test_every_table_has_every_cell_with_the_texts_number():
             shown = f"| {number.value:.{digits}f} ± {number.bar:.{digits}f} "
             assert f"{shown}| {number.value:.{digits}f} |" in line
             assert line.endswith("| within |")
-    assert len(rows(text, "The same net on the labels alone")) == 4
+    assert len(rows(text, "The same net trained on the labels alone")) == 4
     assert "28 are within the text's error bar, 0 are better and 0 are below it." in text
     assert "98.71 ± 0.22%" in text
 
@@ -58,7 +58,7 @@ def test_what_is_below_the_text_is_named_with_its_seeds():
     text = page(results({("nade-tenth-ce", "accuracy"): 95.81}))
     assert "27 are within the text's error bar, 0 are better and 1 are below it:" in text
     (line,) = [line for line in text.splitlines() if line.startswith("- NADE, 10%")]
-    assert "accuracy 95.81, 0.83 below the text's, which is 2.3 of its error bars" in line
+    assert "accuracy 95.81, 0.83 below the text, or 2.3 of its error bars" in line
 
 
 def test_conclusions_stand_with_their_rules_and_numbers():
@@ -77,7 +77,7 @@ def test_a_note_several_teachers_and_shorter_runs_are_told():
     found["settings"] = found["settings"] | {"steps_factor": 0.1}
     text = page(found)
     assert text.endswith("Two runs joined.\n")
-    assert "Runs with 2 teachers were joined" in text
+    assert "These runs have 2 teachers" in text
     assert "multiplied by 0.1" in text
 
 
@@ -87,7 +87,7 @@ def test_some_of_the_cells_will_do():
     text = page(found)
     assert len(rows(text, "Accuracy on the test set")) == 1
     assert text.count("**Not run**") == 5
-    assert "The same net on the labels alone" not in text
+    assert "The same net trained on the labels alone" not in text
 
 
 def test_the_table_on_the_terminal_has_every_cell():

@@ -101,7 +101,7 @@ def test_pictures_page_and_tables_are_made_of_the_results(small):
     for row in ("| 2 | ", "| 5 | ", "| CE batch | ", "| EP, MacKay | ", "| plain | "):
         assert row in page
     held = sum(finding.held for finding in judged)
-    assert f"{held} of 10 things that were to be shown were. 7 pictures" in told
+    assert f"{held} of 10 claims hold. 7 pictures" in told
     assert "Mixtures: KL from the exact density" in told
     assert "Logistic regression: |t − f|" in told
 

@@ -20,8 +20,8 @@ def test_online_mixtures_are_judged_at_every_size():
     worse = [*fine, entry(10, 0.0, **good | {"online_text": 0.0115})]
     found = mixtures(worse)
     assert [each.held for each in found] == [True, True, False, False]
-    assert found[2].numbers == "online less all chains is at most 0.0115 nat, at 10 observations"
-    assert "at most 0.0055 nat, at 10 observations" in found[3].numbers  # 0.0115 − 1.5 · 0.004
+    assert found[2].numbers == "online minus all chains is at most 0.0115 nats, at 10 observations"
+    assert "at most 0.0055 nats, at 10 observations" in found[3].numbers  # 0.0115 − 1.5 · 0.004
     at_the_edge = [entry(2, 0.002, **good | {"online_text": 0.0079})]  # 1.5 · 0.004 + 0.0019
     assert mixtures(at_the_edge)[3].held
 
@@ -71,7 +71,7 @@ def test_every_way_to_be_online_is_judged_by_itself():
         "DSE online, shared draws": (0.007, 0.2, 0.02),
     }
     found = logistic(figures(sets(GOOD | ways)))
-    judged = {each.claim: each for each in found if "times batch" in each.claim}
+    judged = {each.claim: each for each in found if "times that of batch" in each.claim}
     assert [each.held for each in judged.values()] == [True, False, True]
     assert [each.numbers.split()[4] for each in judged.values()] == ["1.43", "1.51", "1.00"]
     assert len({each.claim for each in found}) == len(found) == 6

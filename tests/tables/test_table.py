@@ -341,7 +341,9 @@ def test_duplicate_names_levels_and_other_things_are_refused():
     with refused("df", "the column name 'a' twice"):
         Table(df)
     df.columns = pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])
-    with pytest.raises(lb.ArgumentError, match=r"expected one name a column.*columns of 2 levels"):
+    with pytest.raises(
+        lb.ArgumentError, match=r"expected one name per column.*columns of 2 levels"
+    ):
         Table(df)
     for value in (np.zeros((2, 2)), {"a": [1]}, None):
         with refused("df", expected="a data frame of pandas or Polars"):
@@ -455,10 +457,10 @@ def test_it_prints_its_columns():
 
 @pytest.mark.parametrize("spec", [{}, {"type": "Table"}, {"type": "T", "rows": 1, "columns": []}])
 def test_a_foreign_spec_is_refused(spec):
-    with refused("spec", expected=r"what Table\.spec\(\) gives"):
+    with refused("spec", expected=r"the result of Table\.spec\(\)"):
         Table.from_spec(spec)
     whole = Table(pd.DataFrame({"a": [1.0, 2.0]})).spec()
-    with refused("spec", expected=r"what Table\.spec\(\) gives"):
+    with refused("spec", expected=r"the result of Table\.spec\(\)"):
         Table.from_spec(whole | {"columns": [{"type": "Number", **spec}]})
 
 

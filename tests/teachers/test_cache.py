@@ -119,7 +119,7 @@ def test_as_many_as_there_are_is_all(tmp_path):
 )
 def test_the_largest_of_what_is_no_distribution_are_refused(tmp_path, values):
     answers = TeacherCache(tmp_path, top_k=2).answers("teacher", (5,))
-    with pytest.raises(lb.ArgumentError, match=r"top_k: .* do not total 1"):
+    with pytest.raises(lb.ArgumentError, match=r"top_k: .* do not sum to 1"):
         answers.put(KEYS, values)
     derivatives = TeacherCache(tmp_path, top_k=2).answers("teacher", (5,), kind="derivatives")
     derivatives.put(KEYS, values)

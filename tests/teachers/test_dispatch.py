@@ -121,12 +121,12 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
 @pytest.mark.parametrize(
     ("later", "says"),
     [
-        (lambda x: softmax(x)[1:], r".*, got answers of shape \(39, 3\) for 40 rows"),
+        (lambda x: softmax(x)[1:], r".*, got outputs of shape \(39, 3\) for 40 rows"),
         (
             lambda x: softmax(x[:, :2]),
-            r"shape \(40, 3\), got answers of shape \(40, 2\) for 40 rows",
+            r"shape \(40, 3\), got outputs of shape \(40, 2\) for 40 rows",
         ),
-        (lambda x: np.where(x > 2, np.nan, softmax(x)), ".*, got .*NaN or infinite answers"),
+        (lambda x: np.where(x > 2, np.nan, softmax(x)), ".*, got .*NaN or infinite outputs"),
         (lambda x: softmax(x) * 2, ".*, got .*between"),
     ],
 )

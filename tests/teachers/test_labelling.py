@@ -93,7 +93,7 @@ def test_teachers_are_told_apart_by_fingerprint_or_key(tmp_path):
 
 def test_of_a_callable_nothing_is_kept_without_a_key(tmp_path):
     teacher = StandIn(fingerprint=None)
-    with pytest.warns(UserWarning, match="give a cache_key") as caught:
+    with pytest.warns(UserWarning, match="pass a cache_key") as caught:
         assert np.array_equal(label_rows(teacher, X, cache=tmp_path), probabilities(X))
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -399,4 +399,4 @@ def test_a_bar_counts_rows(monkeypatch):
 
     monkeypatch.setattr(labelling, "tracked", tracked)
     label_rows(StandIn(), X[[0, 1, 0]], progress=False)
-    assert shown == [(2, "asking the teacher", False)]
+    assert shown == [(2, "querying the teacher", False)]

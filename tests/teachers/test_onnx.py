@@ -97,7 +97,7 @@ def test_labels_and_probabilities(names, zipmap, tmp_path) -> None:
 def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", ["ant", "bee", "cat"])
     some = X[X.argmax(1) != 1]
-    with refused("classes", "None, and the file tells 2 of 3 names"):
+    with refused("classes", "None, and the file's labels at X show 2 of 3 names"):
         as_row_teacher(path, some)
     teacher = as_row_teacher(path, some, classes=["ant", "bee", "cat"])
     assert teacher.classes.tolist() == ["ant", "bee", "cat"]

@@ -114,16 +114,16 @@ def test_answers_come_as_arrays_of_the_right_length() -> None:
         (np.ones((2, 0)), r"shape \(2, 0\)"),
         (1.0, r"shape \(\)"),
         (None, "type NoneType"),
-        ([[1], [2, 3]], "no one shape"),
+        ([[1], [2, 3]], "different lengths"),
     ]:
-        with pytest.raises(ArgumentError, match=f"teacher: expected .*, got an?.*{says}"):
+        with pytest.raises(ArgumentError, match=f"teacher: expected .*, got .*{says}"):
             as_outputs(wrong, 2)
-    with refused("teacher", "answers of type"):
+    with refused("teacher", "outputs of type"):
         to_targets(np.array([["a", "b"]]), OutputKind("regression", "values"))
 
 
 def test_answers_must_be_finite_and_probabilities_must_be_such() -> None:
-    with refused("teacher", "2 NaN or infinite answers, the first in row 1"):
+    with refused("teacher", "2 NaN or infinite outputs, the first in row 1"):
         check_outputs(np.array([[0.0, 1.0], [np.nan, np.inf]]), "regression")
     with refused("teacher", r"sums to 0\.9"):
         check_outputs(np.array([[0.5, 0.4]]), "classification")

@@ -285,10 +285,10 @@ def test_files_that_cannot_be_removed_are_not_compacted_again_and_again(tmp_path
     monkeypatch.setattr(files, "MOST", 4)
     store = opened(tmp_path)
 
-    def held(path, missing_ok=False):
+    def held(path):
         raise PermissionError(path)
 
-    monkeypatch.setattr(Path, "unlink", held)
+    monkeypatch.setattr(os, "unlink", held)
     for k in range(8):
         write(store, [k])
     assert len(listed(tmp_path)) == 2 * (8 + 1)

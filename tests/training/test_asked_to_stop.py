@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.storage.files import FILE, read
+from limbeck.storage import checkpoints
 from limbeck.training.callbacks import Callback
 from tests.refusals import refused
 
@@ -84,7 +84,7 @@ def test_the_same_call_goes_on_and_ends_as_without_it(tmp_path, at):
     whole, student = net(1), net(1)
     (*_, last) = steps(whole)
     assert taken(Asking(at), student=student, checkpoint=tmp_path)[-1] == at
-    assert read(tmp_path / FILE)[1]["done"] == at
+    assert checkpoints.read(tmp_path).about["done"] == at
     (*_, resumed) = [None, *steps(student, checkpoint=tmp_path)]
     if at < 12:
         assert resumed.number == 12
@@ -98,7 +98,7 @@ def test_an_error_is_raised_when_all_is_saved(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         taken(asking, checkpoint=tmp_path)
     assert asking.ended == ["enough"]
-    assert read(tmp_path / FILE)[1]["done"] == 5
+    assert checkpoints.read(tmp_path).about["done"] == 5
 
 
 def test_a_run_that_is_over_is_left_as_it_is():

@@ -15,7 +15,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.inputs import Dataset, Mix, Munge, Noise
-from limbeck.storage import files
+from limbeck.storage import checkpoints, disk, files, folders
 
 DOUBLE = torch.float64
 X = torch.randn(50, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -134,7 +134,7 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path):
         env=os.environ | {"PYTHONPATH": source}, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
-    assert json.loads(metadata(folder)["about"])["done"] == 18  # it died at the look of step 20
+    assert checkpoints.read(folder).about["done"] == 18  # it died at the look of step 20
     metrics = {"die": lambda student: 0.0}
     resumed = distilled(net(7), metrics=metrics, checkpoint=folder)
     same(resumed, distilled(net(1), metrics=metrics))
@@ -154,7 +154,7 @@ def test_a_step_that_was_torn_is_not_saved(tmp_path):
     Torn.__name__ = "Dataset"
     with pytest.raises(KeyboardInterrupt):
         distilled(net(1), Torn(X), checkpoint=tmp_path, checkpoint_every=5)
-    assert json.loads(metadata(tmp_path)["about"])["done"] == 10
+    assert checkpoints.read(tmp_path).about["done"] == 10
     same(distilled(net(7), checkpoint=tmp_path), distilled(net(1)))
 
 
@@ -221,15 +221,13 @@ def test_fewer_steps_than_an_interrupted_run_did_are_done(tmp_path):
     assert len(result.history["size"]) == 6
 
 
-def metadata(folder):
-    with safetensors.safe_open(folder / files.FILE, framework="pt") as file:
-        return file.metadata()
-
-
-def test_a_checkpoint_is_one_safetensors_file_with_nothing_pickled(tmp_path):
-    distilled(net(1), checkpoint=tmp_path / "new" / "folder")
-    (file,) = (tmp_path / "new" / "folder").iterdir()
-    content = file.read_bytes()
+def test_a_folder_holds_the_last_two_checkpoints_with_nothing_pickled(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    distilled(net(1), checkpoint=folder, checkpoint_every=9)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "checkpoint-27.safetensors", "checkpoint-30.safetensors", "manifest.json",
+    ]  # fmt: skip
+    content = (folder / "checkpoint-30.safetensors").read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
@@ -242,14 +240,14 @@ def test_a_checkpoint_is_one_safetensors_file_with_nothing_pickled(tmp_path):
 @pytest.mark.parametrize("every", [1, 5, 11])
 def test_checkpoints_are_written_every_so_many_steps(tmp_path, monkeypatch, every):
     written = []
-    monkeypatch.setattr(files, "write", lambda path, tensors, about: written.append(about["done"]))
+    monkeypatch.setattr(checkpoints, "write", lambda _, step, *more: written.append(step))
     distilled(net(1), checkpoint=tmp_path, checkpoint_every=every)
     assert written == sorted({*range(every, STEPS + 1, every), STEPS})
 
 
 def test_checkpoints_are_written_every_so_many_seconds(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(files, "write", lambda path, tensors, about: written.append(about["done"]))
+    monkeypatch.setattr(checkpoints, "write", lambda _, step, *more: written.append(step))
     distilled(net(1), checkpoint=tmp_path, checkpoint_seconds=1e-9)
     assert written == list(range(1, STEPS + 1))
 
@@ -278,29 +276,67 @@ def spoil_header(content):
     return content[:8] + b"x" + content[9:]
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [spoil_all, spoil_header, lambda c: c[: len(c) // 2], lambda c: c[:5], lambda c: b""],
-    ids=["noise", "header", "half", "five bytes", "empty"],
+SPOILS = [spoil_all, spoil_header, lambda c: c[: len(c) // 2], lambda c: c[:5], lambda c: b""]
+every_spoil = pytest.mark.parametrize(
+    "spoil", SPOILS, ids=["noise", "header", "half", "five bytes", "empty"]
 )
+
+
+@every_spoil
 def test_a_file_that_is_damaged_is_refused(saved, spoil):
-    file = saved / files.FILE
+    (file,) = saved.glob("*.safetensors")
     content = file.read_bytes()
     file.write_bytes(spoil(content))
-    refuses(saved, "is not a readable safetensors file.*delete it to start anew")
+    refuses(saved, "checkpoint-30.safetensors has .*it is damaged")
     file.write_bytes(content)
     assert distilled(net(7), checkpoint=saved).steps == STEPS
 
 
+@every_spoil
+def test_if_the_last_one_is_damaged_the_one_before_is_taken(tmp_path, spoil):
+    metrics = {"size": Interrupt(7)}
+    with pytest.raises(KeyboardInterrupt):
+        distilled(net(1), checkpoint=tmp_path, checkpoint_every=6, metrics=metrics)
+    assert checkpoints.steps(tmp_path) == [28, 24]
+    last = tmp_path / "checkpoint-28.safetensors"
+    last.write_bytes(spoil(last.read_bytes()))
+    with pytest.warns(UserWarning, match=r"checkpoint-28\.safetensors has .*before it, of step 24"):
+        resumed = distilled(net(7), checkpoint=tmp_path, metrics=metrics)
+    same(resumed, distilled(net(1), metrics={"size": Interrupt(99)}))
+    assert checkpoints.steps(tmp_path) == [30, 24]
+
+
 def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
-    safetensors.torch.save_file({"weight": torch.zeros(3)}, tmp_path / files.FILE)
+    content = safetensors.torch.save({"weight": torch.zeros(3)})
+    folders.write(tmp_path, "checkpoint", {"checkpoint-3.safetensors": content})
     refuses(tmp_path, r"is not limbeck's \(format None\).*limbeck-checkpoint-1")
 
 
-def test_a_description_that_cannot_be_read_is_refused(tmp_path):
-    about = {"format": files.FORMAT, "about": "{"}
-    safetensors.torch.save_file({"a": torch.zeros(3)}, tmp_path / files.FILE, metadata=about)
-    refuses(tmp_path, "has no readable description")
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        ("[]", "has no readable description"),
+        ("{}", "lacks a field, or has an unknown one: done, engine"),
+    ],
+)
+def test_a_description_that_cannot_be_read_is_refused(tmp_path, about, said):
+    metadata = {"format": checkpoints.FORMAT, "about": about}
+    content = safetensors.torch.save({"a": torch.zeros(3)}, metadata=metadata)
+    folders.write(tmp_path, "checkpoint", {"checkpoint-3.safetensors": content})
+    refuses(tmp_path, said)
+
+
+def test_a_field_of_another_type_is_refused_by_name(saved):
+    tensors, about = checkpoints.read(saved)[1:]
+    checkpoints.write(saved, 30, tensors, about | {"done": "thirty"}, None)
+    refuses(saved, "has 'thirty' as done; expected int")
+
+
+def test_a_checkpoint_of_before_manifests_is_refused(tmp_path):
+    safetensors.torch.save_file({"a": torch.zeros(3)}, tmp_path / "checkpoint.safetensors")
+    refuses(tmp_path, "written before version 0.1")
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
@@ -317,7 +353,8 @@ def test_a_file_in_place_of_a_folder_is_refused_and_left_alone(tmp_path):
 
 
 def test_what_a_killed_process_left_half_written_is_no_obstacle(tmp_path):
-    (tmp_path / f".{files.FILE}.abc.tmp").write_bytes(b"half")
+    (tmp_path / ".checkpoint-3.safetensors.0123456789ab.new").write_bytes(b"half")
+    (tmp_path / ".manifest.json.lock").touch()
     same(distilled(net(1), checkpoint=tmp_path), distilled(net(1)))
     same(distilled(net(7), checkpoint=tmp_path), distilled(net(1)))
 
@@ -366,37 +403,35 @@ def test_tensors_must_fit_their_places():
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, monkeypatch):
-    def full(tensors, path, metadata):
-        Path(path).write_bytes(b"half of it")
+    def full(descriptor, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fill(student, looks=[0]):  # noqa: B006 - counts its calls
         looks[0] += 1
         if looks[0] == 5:
-            monkeypatch.setattr(files, "save_file", full)
+            monkeypatch.setattr(disk.os, "write", full)
         return 0.0
 
     metrics = {"fill": fill}
-    with pytest.raises(lb.CheckpointError, match=r"writing .* failed .*No space left.*untouched"):
+    with pytest.raises(lb.CheckpointError, match=r"cannot write .*No space left.*untouched"):
         distilled(net(1), metrics=metrics, checkpoint=tmp_path, checkpoint_every=6)
     monkeypatch.undo()
-    assert [file.name for file in tmp_path.iterdir()] == [files.FILE]
-    assert json.loads(metadata(tmp_path)["about"])["done"] == 18
+    assert checkpoints.steps(tmp_path) == [18, 12]
+    assert len(list(tmp_path.iterdir())) == 3
     resumed = distilled(net(7), metrics=metrics, checkpoint=tmp_path)
     same(resumed, distilled(net(1), metrics=metrics))
 
 
 def test_a_disk_that_fails_to_flush_leaves_the_earlier_checkpoint_whole(saved, monkeypatch):
-    before = (saved / files.FILE).read_bytes()
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
 
     def broken(descriptor):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(files.os, "fsync", broken)
-    with pytest.raises(lb.CheckpointError, match="what was saved before is untouched"):
-        files.write(saved / files.FILE, {"a": torch.zeros(2)}, {})
-    assert (saved / files.FILE).read_bytes() == before
-    assert len(list(saved.iterdir())) == 1
+    monkeypatch.setattr(disk.os, "fsync", broken)
+    with pytest.raises(lb.CheckpointError, match="what it held is untouched"):
+        checkpoints.write(saved, 40, {"a": torch.zeros(2)}, {}, None)
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
 
 
 def never(student):
@@ -421,14 +456,14 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(tmp
         return opened(path, *more, **options)
 
     with monkeypatch.context() as within:
-        within.setattr(files.os, "open", denied)
+        within.setattr(os, "open", denied)
         refuses(tmp_path, "cannot write into .*Permission denied", metrics={"never": never})
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are of another kind")
 def test_files_can_be_read_by_whom_the_user_lets_read_new_ones(tmp_path):
     (tmp_path / "plain").write_text("")
-    files.write_text(tmp_path / "ours", "")
+    files.write_bytes(tmp_path / "ours", b"")
     modes = [(tmp_path / name).stat().st_mode for name in ("plain", "ours")]
     assert modes[0] == modes[1]
 

@@ -246,7 +246,7 @@ OPAQUE = {
 def test_models_without_derivatives_are_refused_where_these_are_asked(name) -> None:
     assert not depends_on_inputs(OPAQUE[name], X)
     with pytest.raises(
-        NotDifferentiableError, match=r"carry no derivatives .* ask for values alone"
+        NotDifferentiableError, match=r"carry no derivatives .* request values only"
     ):
         evaluate(OPAQUE[name], X, BOTH)
     found = evaluate(OPAQUE[name], X)

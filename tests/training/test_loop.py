@@ -12,7 +12,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
-from limbeck.storage.files import read
+from limbeck.storage import checkpoints
 from limbeck.training import loop
 from limbeck.training.config import Training
 from limbeck.training.distill import prepare
@@ -301,7 +301,7 @@ def test_a_bad_step_is_found_before_time_is_up(monkeypatch):
 def test_no_checkpoint_is_of_steps_after_a_bad_one(tmp_path, asynchronous):
     options = dict(checkpoint=tmp_path, checkpoint_every=10)
     run, _ = fall(asynchronous, **options)
-    _, about = read(tmp_path / "checkpoint.safetensors")
+    about = checkpoints.read(tmp_path).about
     assert about["done"] == run.done < 10
     assert about["stop_reason"] == run.stop_reason
 
@@ -321,5 +321,5 @@ def test_a_run_broken_off_unnoticed_after_a_bad_step_is_saved_as_it_was_before(t
         next(steps)
     with pytest.warns(UserWarning, match="non-finite"):
         steps.close()
-    _, about = read(tmp_path / "checkpoint.safetensors")
+    about = checkpoints.read(tmp_path).about
     assert (about["done"], about["stop_reason"]) == (expected.done, expected.stop_reason)

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from limbeck import storage
+from limbeck.storage import files, folders
 from limbeck.training.result import ABOUT, STUDENT, History
 from tests.refusals import refused
 
@@ -121,30 +123,60 @@ def test_a_copy_that_does_not_fit_is_refused(tmp_path, student, said):
 
 
 def test_a_folder_without_a_student_is_refused(tmp_path):
-    with refused("folder", expected=r"a folder with student\.safetensors"):
+    with refused("folder", r"without manifest\.json"):
+        lb.load(tmp_path)
+    storage.write(tmp_path, {"verb": "logz"})
+    with refused("folder", "which holds no student"):
         lb.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"history": {}, "surprise": 1}', None])
-def test_a_story_that_cannot_be_read_is_refused(tmp_path, text):
+FIELDS = {"steps": 1, "stop_reason": "", "seconds": 1.5, "engine": "", "processes": 1}
+FIELDS |= {"compile_seconds": 0, "settings": {}, "history": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read as JSON"),
+        ("{", "cannot be read as JSON"),
+        ("[" * 10**5, "cannot be read as JSON"),
+        ("1" * 10**4, "cannot be read as JSON"),
+        ("[]", "lacks a field, or has an unknown one: compile_seconds"),
+        (json.dumps(FIELDS | {"surprise": 1}), "an unknown one: surprise"),
+        (json.dumps(FIELDS | {"steps": True}), "has 'True' as steps; expected int"),
+        (json.dumps(FIELDS | {"history": {"a": ["b"]}}), r"has 'b' as history\.a\[0\]; expected"),
+        (json.dumps(FIELDS | {"settings": [1]}), r"as settings; expected dict"),
+    ],
+)
+def test_a_training_record_that_cannot_be_read_is_refused(tmp_path, text, said):
     distilled(net(1)).save(tmp_path)
-    (tmp_path / ABOUT).unlink() if text is None else (tmp_path / ABOUT).write_text(text)
-    with pytest.raises(lb.CheckpointError, match=r"result\.json cannot be read"):
+    folders.add(tmp_path, "result", {ABOUT: text.encode()})
+    with pytest.raises(lb.CheckpointError, match=rf"training\.json .*{said}"):
         lb.load(tmp_path)
 
 
 def test_a_student_of_somebody_else_is_refused(tmp_path):
-    safetensors.torch.save_file({"weight": torch.zeros(3)}, tmp_path / STUDENT)
+    distilled(net(1)).save(tmp_path)
+    content = safetensors.torch.save({"weight": torch.zeros(3)})
+    folders.add(tmp_path, "result", {STUDENT: content})
     with pytest.raises(lb.CheckpointError, match="is not limbeck's"):
         lb.load(tmp_path)
 
 
-def test_a_description_cannot_make_anything_but_limbecks_models(tmp_path):
-    about = {"spec": {"type": "Popen", "args": ["true"]}}
-    metadata = {"format": "limbeck-student-1", "about": json.dumps(about)}
-    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / STUDENT, metadata=metadata)
+@pytest.mark.parametrize("spec", [{"type": "Popen", "args": ["true"]}, {"type": "__doc__"}, 3])
+def test_a_description_cannot_make_anything_but_limbecks_models(tmp_path, spec):
+    distilled(net(1)).save(tmp_path)
+    content = files.encode({"a": torch.zeros(1)}, {"spec": spec}, "limbeck-student-1")
+    folders.add(tmp_path, "result", {STUDENT: content})
     with refused("student", expected="an empty copy"):
         lb.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["Tensor", "nn", "complex64", 3])
+def test_a_description_names_types_of_a_table_only(dtype):
+    for model in (net(1), lb.NADE(3, 2), lb.GaussianMixture(2, 3)):
+        with refused("spec"):
+            type(model).from_spec(model.spec() | {"dtype": dtype})
 
 
 def test_saving_again_replaces_what_was_there(tmp_path):
@@ -152,7 +184,9 @@ def test_saving_again_replaces_what_was_there(tmp_path):
     result = distilled(net(2))
     result.save(tmp_path)
     assert torch.equal(lb.load(tmp_path).student(X), result.student(X))
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([STUDENT, ABOUT])
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(
+        [STUDENT, ABOUT, "manifest.json"]
+    )
 
 
 @pytest.mark.parametrize("show", [str, repr])

@@ -222,7 +222,7 @@ def test_inputs_that_a_teacher_fails_on_are_named(module, message) -> None:
     ids=["detached", "argmax", "numpy"],
 )
 def test_derivative_losses_refuse_teachers_without_derivatives(function, loss) -> None:
-    with pytest.raises(NotDifferentiableError, match=r"asks for input derivatives.*has none") as e:
+    with pytest.raises(NotDifferentiableError, match=r"needs input derivatives.*has none") as e:
         objective(function, loss)
     assert repr(loss) in str(e.value)
     assert "Use a loss on values" in str(e.value)

@@ -54,9 +54,9 @@ for command in (results.report, results.export, results.info):
 
 
 def main() -> None:
-    r"""Run a command and exit: 0 if all is well, else a code of `limbeck.cli.command`.
+    r"""Run a command and exit: 0 on success, else an exit code of `limbeck.cli.command`.
 
-    Whatever the command raises is printed in one line.
+    An error is printed in one line.
     """
     try:
         with print_warnings():
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _message_and_code(error: Exception) -> tuple[str, int]:
-    r"""An error in one line, and the exit code that says whose it is."""
+    r"""An error in one line, and its exit code: the user's error or limbeck's."""
     if hasattr(error, "format_message"):  # click's, under any name
         message, ctx = error.format_message(), getattr(error, "ctx", None)
         unknown = getattr(error, "option_name", None)
@@ -104,7 +104,7 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
     message = f"{type(error).__name__}: {_one_line(error)}"
     if isinstance(error, OSError | MemoryError):
         return message, USER
-    return f"unexpected {message}; this is a fault of limbeck, and --debug shows where", FAULT
+    return f"unexpected {message}; this is a bug in limbeck; --debug shows the traceback", FAULT
 
 
 def _one_line(error: object) -> str:
@@ -113,7 +113,7 @@ def _one_line(error: object) -> str:
 
 @contextmanager
 def print_warnings() -> Iterator[None]:
-    r"""Within, a warning is a line for people, without its file and line number."""
+    r"""Context in which a warning is printed as one line, without file and line number."""
     before = warnings.showwarning
     warnings.showwarning = lambda message, *_, **__: say(f"note: {_one_line(message)}")
     try:

@@ -23,14 +23,20 @@ from limbeck.cli import folder as folders
 from limbeck.cli.folder import Folder
 from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.text import visible
 
-# exit codes: limbeck's own fault, the user's error, a requirement that is not met, Ctrl-C
+# exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C, no reader
 FAULT, USER, UNMET, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
+
+
+def show(text: str) -> None:
+    r"""Print results to standard output; names cannot steer the terminal."""
+    typer.echo(visible(text))
 
 
 def say(message: str) -> None:
     r"""Print a line to standard error, beside the results."""
-    typer.echo(f"limbeck: {message}", err=True)
+    typer.echo(visible(f"limbeck: {message}"), err=True)
 
 
 class Outcome(NamedTuple):
@@ -71,6 +77,9 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
+    for option, value in options.items():
+        if re.search("[\ud800-\udfff]", str(value)):  # what the system's bytes become in Python
+            raise ArgumentError(f"--{option}".replace("_", "-"), ascii(value), "text in UTF-8")
     requirements = parse_requirements(common.require, name)
     if export is not None:  # say before the run that its student could not be exported
         from limbeck.export import kind_of
@@ -86,11 +95,11 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
         folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
         text, content = _make_result(folder, ctx, common, verb, requirements)
     if common.json:
-        typer.echo(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
+        show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
     elif not common.quiet:
-        typer.echo(text)
+        show(text)
         also = "" if export is None else f" The student is in {export}."
-        typer.echo(f"The result is in {out}; `limbeck report {out}` makes a page of it.{also}")
+        show(f"The result is in {out}; `limbeck report {out}` writes a report page.{also}")
     failed = [verdict for verdict in content["verdicts"] if not verdict["held"]]
     if not common.verdicts:
         failed = [verdict for verdict in failed if verdict["name"].startswith("required ")]
@@ -104,14 +113,14 @@ def _make_result(
     folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
     requirements: Sequence[Requirement],
 ) -> tuple[str, dict[str, Any]]:  # fmt: skip
-    r"""The tables for the terminal, and the content of the folder, which is finished."""
+    r"""Finish the folder; return the tables for the terminal and the folder's content."""
     failure = None
     try:
         with interrupt_after_step():
             from limbeck import storage
             from limbeck.report import records
 
-            if folder.resumes and folder.has_checkpoint and not common.quiet:
+            if folder.resumes and folder.saved_steps and not common.quiet:
                 say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
             elif folder.resumes and not common.quiet:
                 say(f"{folder.work} holds no checkpoint yet; the run starts again")
@@ -125,31 +134,30 @@ def _make_result(
                 **outcome.evidence,
             )  # fmt: skip
             content["verdicts"] += check_requirements(requirements, content)
+            written = storage.to_files(content, arrays, folder.path)
             if outcome.saved is not None:
-                outcome.saved.save(folder.work / folders.STUDENT)
-            storage.write(folder.work, content, arrays)
-            content = storage.read(folder.work).content
+                written |= outcome.saved.to_files()
+        folder.finish(written)
     except KeyboardInterrupt:
-        if folder.has_checkpoint:
+        if folder.saved_steps:
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
                 f"again to continue, or: {folders.resume_command(folder.work)}"
             )
         else:
             folder.abandon()
-            say("stopped before there was anything to keep; nothing was written")
+            say("stopped before anything could be saved; nothing was written")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException:
         folder.abandon()
         raise
-    folder.finish()
     if failure is not None:
         raise failure
-    return outcome.text, content
+    return outcome.text, storage.read(folder.path).content
 
 
 def _export(outcome: Outcome, path: Path | None) -> Outcome:
-    r"""Write the student to a file; a report on it then tells the size of that file."""
+    r"""Write the student to a file; a report on it then shows the size of that file."""
     if path is None or outcome.saved is None:
         return outcome
     from limbeck.export import export
@@ -159,13 +167,13 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
     files = getattr(outcome.saved, "exported", ())
     if not files or report is None or not hasattr(report, "shipped"):
         return outcome
-    report = report.shipped(files)
+    report = report.shipped({path.name: path.stat().st_size for path in files})
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
 
 
 @contextmanager
 def interrupt_after_step() -> Iterator[None]:
-    r"""Within, a first interruption of a loop waits for the end of the step, to save it."""
+    r"""Context in which the first Ctrl-C waits for the end of the step and saves it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -36,8 +36,8 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
         return str(path)
     if not trust_pickle:
         raise LimbeckError(
-            f"teacher: {path} is a pickle, and reading a pickle runs whatever code is in it; if "
-            "you made the file, or trust who did, add --trust-pickle"
+            f"teacher: {path} is a pickle, and reading a pickle runs any code in it; add "
+            "--trust-pickle if you trust its source"
         )
     try:
         import joblib
@@ -110,30 +110,31 @@ def compress(
     common: Common, training: dict[str, Any],
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
-    test: Path | None = Option(None, help="Rows to compare both on; else some are set aside."),
-    test_fraction: float = Option(0.2, help="The share set aside without --test.", min=0, max=1),
-    label: str | None = Option(None, help="The column with true labels, if there is one."),
-    label_weight: float = Option(0.5, help="Their share in what the student learns.", min=0, max=1),
+    test: Path | None = Option(None, help="Rows for the comparison. Default: held-out rows."),
+    test_fraction: float = Option(
+        0.2, help="Fraction of rows held out without --test.", min=0, max=1),
+    label: str | None = Option(None, help="The column with true labels."),
+    label_weight: float = Option(0.5, help="Weight of the labels in the targets.", min=0, max=1),
     drop: Drop = None,
-    rows: str = Option("auto", help="What the teacher takes: frame, array, or auto."),
+    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
     student: str = Option(
         "50,30", help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name."),
-    keep: float = Option(0.99, help="For --student auto: the share of agreement that is enough."),
+    keep: float = Option(0.99, help="For --student auto: the fraction of quality to retain."),
     max_bytes: int | None = Option(None, help="For --student auto: the largest student.", min=1),
     inputs: str = Option(
         "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
         "mixture; or module:name."),
-    pool: int | None = Option(None, help="The number of these inputs.", min=1),
+    pool: int | None = Option(None, help="Number of inputs.", min=1),
     loss: str = Option("auto", help="auto, a name, or module:name."),
     derivatives: float | None = Option(
         None, help="Match derivatives too, with this weight (torch only)."),
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
     teacher_output: str = Option(
-        "auto", help="What the teacher gives: auto, logits, probabilities, values."),
-    folds: int | None = Option(None, help="Fit copies of the teacher in so many folds.", min=2),
-    cache: Path | None = Option(None, help="A folder to keep the teacher's answers in."),
+        "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
+    folds: int | None = Option(None, help="Folds for copies of the teacher.", min=2),
+    cache: Path | None = Option(None, help="A folder to store the teacher's predictions in."),
     group: list[str] | None = Option(
-        None, help="A column whose groups are compared; again for more."),
+        None, help="A column whose groups are compared; can be repeated."),
     timing: bool = Option(True, help="Whether to time predictions."),
     trust_pickle: bool = Option(
         False, "--trust-pickle", help="Read a pickle: it may run any code."),

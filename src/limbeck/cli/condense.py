@@ -91,20 +91,20 @@ def condense(
     inputs: str | None = Option(
         None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
     test: Path | None = Option(
-        None, help="Held-out inputs to compare at; else some are set aside."),
+        None, help="Inputs for the comparison. Default: held-out inputs."),
     test_fraction: float = Option(
-        0.2, help="The share of the rows that is held out without --test; 0 leaves the student "
+        0.2, help="The fraction of the rows that is held out without --test; 0 leaves the student "
         "unchecked at new inputs.", min=0, max=1),
-    label: str | None = Option(None, help="The column with outcomes y, to compare at."),
+    label: str | None = Option(None, help="The column with outcomes y, for the comparison."),
     drop: Drop = None,
     components: int = Option(10, help="Pseudo-draws, or components of a density.", min=1),
     student: str | None = Option(None, help="A module of your own, as module:name."),
-    weighted: bool = Option(False, "--weighted", help="Give pseudo-draws trained weights."),
+    weighted: bool = Option(False, "--weighted", help="Train the weights of the pseudo-draws."),
     loss: str = Option("auto", help="auto, cross_entropy, derivative_error, or module:name."),
-    online: str = Option("auto", help="One draw an input: auto, yes or no."),
+    online: str = Option("auto", help="One draw per input: auto, yes or no."),
     variables: list[str] | None = Option(
-        None, "--var", help="A variable to take, or ~name to leave out; again for more."),
-    burn_in: int = Option(0, help="Draws of each chain to leave out first.", min=0),
+        None, "--var", help="A variable to use, or ~name to drop; can be repeated."),
+    burn_in: int = Option(0, help="Draws to drop at the start of each chain.", min=0),
     thin: int = Option(1, help="Take every thin-th draw.", min=1),
     layout: str = Option("auto", help="The arrays' first axes: auto, chains, draws, emcee."),
     covariance: str = Option("full", help="Without inputs: full, diagonal or spherical."),
@@ -120,7 +120,7 @@ def condense(
         draws = files.load_object(draws, "posterior")
     else:
         for text in posterior:
-            files.require_path(Path(text), "posterior", "files that are there, or module:name")
+            files.require_path(Path(text), "posterior", "existing files, or module:name")
     x, held_out, y = _load_inputs(inputs, test, test_fraction, label, drop, common.seed)
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)

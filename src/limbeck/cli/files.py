@@ -1,4 +1,4 @@
-r"""What users name on the command line: files of data, and their own code as `module:name`."""
+r"""Arguments of the command line: data files, and the user's own code as `module:name`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limbeck import numpy_files
 from limbeck.errors import ArgumentError, LimbeckError
 
 if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
     import pandas as pd
 
-IMPORTED_FILES: set[str] = set()  # the user's own; what they raise is not limbeck's fault
+IMPORTED_FILES: set[str] = set()  # the user's own code, whose errors are not bugs in limbeck
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib")
 DATA_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".npy", ".npz")
 MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
+MAX_COLUMNS = 100_000  # of a CSV file; pandas takes kilobytes of memory for each
+MAX_HEADER = 2**24  # characters of a first line that are looked at
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
 def path_problem(path: Path, expected: str = "file") -> str:
-    r"""Why a path is no file, or no folder: it is the other one, or missing; with a near name."""
+    r"""Why a path is not a file, or not a folder; with a similar name if it is missing."""
     if path.exists():
         return "a folder" if expected == "file" else "a file"
     try:
@@ -35,11 +38,11 @@ def path_problem(path: Path, expected: str = "file") -> str:
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return "which is not there" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
+    return "which does not exist" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
 
 
 def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
-    r"""Refuse a path at which there is nothing, or no "file" or "folder" if `kind` says so."""
+    r"""Refuse a path that does not exist, or is not of the `kind` ("file" or "folder")."""
     exists = {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]
     if not exists():
         raise ArgumentError(argument, f"{path}, {path_problem(path, kind)}", expected)
@@ -66,7 +69,7 @@ def load_object(text: str, argument: str) -> Any:
             public = [name for name in dir(value) if not name.startswith("_")]
             names = ArgumentError.unknown(argument, part, public).expected
             expected = f"a name in it: {names}" if public else "a name in it; it has none"
-            raise ArgumentError(argument, f"{text!r}, and {part!r} is not there", expected)
+            raise ArgumentError(argument, f"{text!r}, and {part!r} does not exist", expected)
         value = getattr(value, part)
     return value
 
@@ -75,7 +78,7 @@ def _import_module(name: str, text: str, argument: str) -> ModuleType:
     here, path = Path.cwd(), Path(name)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
-        raise ArgumentError(argument, f"{path}, which is no file", "a Python file that is there")
+        raise ArgumentError(argument, f"{path}, which is not a file", "an existing Python file")
     for folder in (str(here), str(path.parent.resolve())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -196,7 +199,19 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
         import pandas as pd
 
         separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
-        return pd.read_parquet(path) if separator is None else pd.read_csv(path, sep=separator)
+        if separator is not None:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                columns = file.readline(MAX_HEADER).count(separator) + 1
+            if columns > MAX_COLUMNS:
+                raise ValueError(f"its first line has {columns:,} columns, of {MAX_COLUMNS:,}")
+            return pd.read_csv(path, sep=separator)
+        about = importlib.import_module("pyarrow.parquet").read_metadata(path)
+        sizes = [about.row_group(k).total_byte_size for k in range(about.num_row_groups)]
+        claimed = max(sum(sizes), 8 * about.num_rows * about.num_columns)
+        numpy_files.check_expansion(
+            claimed, path, free=2**32
+        )  # equal values take no space in such files
+        return pd.read_parquet(path)
     except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
         needed = "pandas" if error.name == "pandas" else "pyarrow"
         raise LimbeckError(f"{path.name} needs {needed}: pip install 'limbeck[tables]'") from error
@@ -205,11 +220,14 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
 def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     import numpy as np
 
-    if not is_numpy_file(path):  # which NumPy would take for a pickle
-        raise ValueError("it is no file that NumPy wrote")
+    if not is_numpy_file(path):
+        raise ValueError("it is not a NumPy file")
     with open(path, "rb") as file:
-        data = np.load(file, allow_pickle=False)
-        return data if isinstance(data, np.ndarray) else dict(data.items())
+        single = file.read(1) == b"\x93"
+    if single:
+        return np.array(numpy_files.read_npy(path))
+    members = numpy_files.members(path).items()
+    return {name: np.array(numpy_files.read_member(path, member)) for name, member in members}
 
 
 def is_numpy_file(path: Path) -> bool:

@@ -29,7 +29,7 @@ def _load_target(text: str) -> Any:
         raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
     files.require_path(path, "target", expected)
     if suffix == ".npz" and path.is_file() and not files.is_numpy_file(path):
-        received = f"{path}, which is no npz file"
+        received = f"{path}, which is not an npz file"
         raise ArgumentError("target", received, "an RBM's file, with W, a and b")
     with rename_argument("path", "target"):
         return lb.RBM.load(text)
@@ -85,12 +85,12 @@ def normalize(
     ),
     chains: int = Option(2000, help="Chains of the target.", min=1),
     burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
-    sweeps: int | None = Option(None, help="Sweeps between uses.", min=1),
+    sweeps: int | None = Option(None, help="Sweeps between two uses of a chain.", min=1),
     scheme: str = Option("auto", help="Which chains advance at a step: auto, all, block."),
     start: Path | None = Option(None, help="Events that chains start from: npy, npz or CSV."),
-    init: str = Option("auto", help="Where the student starts: auto, teacher, none."),
+    init: str = Option("auto", help="Initial weights of the student: auto, teacher, none."),
     preset: Preset = "auto",
-    test: Path | None = Option(None, help="Events to compare both at; else samples of the target."),
+    test: Path | None = Option(None, help="Events for the comparison. Default: target samples."),
     log_z: str = Option("none", help="Estimate log Z with the student: none, bridge, importance."),
     samples: int = Option(2000, help="Samples of each kind for log Z.", min=2),
 ) -> Outcome:
@@ -122,7 +122,7 @@ def logz(
     common: Common, training: dict[str, Any],
     target: Target,
     proposal: str | None = Option(
-        None, help="A result of limbeck normalize, or module:name; else one is distilled first."),
+        None, help="A result of limbeck normalize, or module:name. Default: distil one first."),
     method: str = Option("auto", help="auto, bridge, importance, ais, exact."),
     samples: int = Option(10_000, help="Samples of each kind.", min=2),
     burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
@@ -130,11 +130,11 @@ def logz(
     thin: int = Option(1, help="Bridge: sweeps between draws.", min=1),
     kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
     start: Path | None = Option(None, help="Events that chains start from, such as data."),
-    temperatures: int | None = Option(None, help="AIS: temperatures; else 14,500.", min=2),
+    temperatures: int | None = Option(None, help="AIS: temperatures. Default: 14,500.", min=2),
     reverse: bool = Option(False, "--reverse", help="AIS: anneal back too, for an upper bound."),
-    hidden: int | None = Option(None, help="Hidden units of a student that is distilled.", min=1),
+    hidden: int | None = Option(None, help="Hidden units, if a student is distilled.", min=1),
 ) -> Outcome:  # fmt: skip
-    r"""Estimate the log of a normaliser, and say whether to trust the number.
+    r"""Estimate log Z of a target, and check whether the estimate can be trusted.
 
     limbeck logz rbm.npz --proposal limbeck-normalize
     """
@@ -159,7 +159,7 @@ def logz(
     events = _read_events(start, model, "--start")
     method = choose_method(model) if method == "auto" else method
     if density is not None and method == "exact" and not common.quiet:
-        say("note: all events can be summed, and --proposal is not used (--method bridge does)")
+        say("note: log Z is an exact sum; --proposal is not used (--method bridge uses it)")
     saved = None
     if density is None and method in ("bridge", "importance"):
         student = _make_student(model, None, hidden, common.seed)

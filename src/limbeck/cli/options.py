@@ -9,24 +9,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Option
 
-from limbeck.cli.files import require_path
+from limbeck.cli.files import require_path, unreadable
 from limbeck.errors import ArgumentError
+from limbeck.records import read_value
 
-ONE_CALL = ("config", "overwrite", "debug", "help")  # options that are not part of its settings
+# options that are not part of its settings; trust is not taken from a file
+ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
 def read_config(path: Path) -> dict[str, Any]:
     r"""The content of a TOML file."""
     require_path(path, "--config", "a TOML file", "file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError("--config", f"{path}, unreadable: {error}", "a TOML file") from error
+        return parse_config(path.read_bytes(), path)
+    except OSError as error:
+        raise unreadable("--config", path, error, "a TOML file") from error
+
+
+def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
+    r"""The values of a TOML file with this content."""
+    try:
+        text = content.decode("utf-8")
+        # the parser takes quadratic time for names of many parts, which no option has
+        if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
+            raise ValueError("a name of more than 16 parts")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
+        raise unreadable("--config", path, error, "a TOML file") from error
 
 
 def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -39,11 +53,13 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
         expected = f"options of {ctx.info_name}; it is for limbeck {command}"
         raise ArgumentError("--config", str(path), expected)
     known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
+    kinds = get_type_hints(ctx.command.callback)
     for name, value in options.items():
         if name not in known:
             raise ArgumentError.unknown(f"{path}", name, known)
-        if isinstance(value, dict):
-            raise ArgumentError(f"{path}: {name}", "a table", "a value")
+        # the command line's own conversions would take 1.5 for 1, and true for 1
+        is_path = Path in (kinds[name], *get_args(kinds[name]))
+        read_value(value, str if is_path else kinds[name], f"{path}: {name}")
     ctx.default_map = {**(ctx.default_map or {}), **options}
     return path
 
@@ -53,7 +69,7 @@ PrintOption = partial(Option, rich_help_panel="What is printed")
 TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
-Drop = Annotated[list[str] | None, Option(help="A column to leave out; again for more.")]
+Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
@@ -62,27 +78,27 @@ Target = Annotated[
 
 @dataclass(frozen=True)
 class Common:
-    r"""What every command that makes a result takes."""
+    r"""The options of every command that makes a result."""
 
     export: Path | None = Option(
         None, help="Write the student to a file too, such as student.onnx."
     )
     out: Path | None = ResultOption(
         None, "--out", "-o",
-        help="The result's folder; by default one in this folder, called by the command.",
+        help="The result folder. Default: limbeck-COMMAND in the current folder.",
     )  # fmt: skip
     config: Path | None = ResultOption(
         None, callback=_use_config, is_eager=True,
-        help="A TOML file with options, such as RESULT/config.toml; those given here win.",
+        help="A TOML file with options, such as RESULT/config.toml; the command line overrides it.",
     )  # fmt: skip
     overwrite: bool = ResultOption(
-        False, "--overwrite", help="Replace a result of other settings that is there."
+        False, "--overwrite", help="Replace an existing result with other settings."
     )
     require: list[str] | None = ResultOption(
-        None, help="A figure to hold, such as agreement=0.98 or rare_recall=0.9; exit code 3 if it "
-        "does not. Again for more.",
+        None, help="A required figure, such as agreement=0.98 or rare_recall=0.9; exit code 3 if "
+        "it is not met. Can be repeated.",
     )  # fmt: skip
-    verdicts: bool = ResultOption(True, help="Whether a verdict that fails is exit code 3.")
+    verdicts: bool = ResultOption(True, help="Whether a failed verdict gives exit code 3.")
     seed: int = Option(0, help="Seed of everything random.", min=0)
     device: str = Option("auto", help="Where to run: auto, cpu, cuda.")
     json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
@@ -93,7 +109,7 @@ class Common:
     lr: float | None = TrainingOption(help="The learning rate.")
     optimizer: str | None = TrainingOption(help="A name in torch.optim, such as adam.")
     schedule: str | None = TrainingOption(help="cosine, constant, linear, logarithmic.")
-    seconds: float | None = TrainingOption(help="Stop after so many seconds.")
+    seconds: float | None = TrainingOption(help="Time limit of the training in seconds.")
     engine: str | None = TrainingOption(help="auto, eager or compiled.")
     checkpoint_seconds: float = Option(
         30.0, help="Seconds between checkpoints.", rich_help_panel="Training"
@@ -120,7 +136,7 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
 
     text = f"# `limbeck {command} --config` with this file repeats the run, from the same folder.\n"
     for name, value in {"command": command, **options}.items():
-        left_out = f"# {name}: left to limbeck"
+        left_out = f"# {name}: default"
         text += (left_out if value is None else f"{name} = {literal(value)}") + "\n"
     return text
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -17,9 +17,13 @@ from typer import Argument, Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import folder as folders
+from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
-from limbeck.cli.options import Debug, read_config
+from limbeck.cli.options import Debug
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+
+if TYPE_CHECKING:
+    from limbeck.storage.folders import Files
 
 DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
@@ -30,8 +34,9 @@ def export(
     path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
     kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
     predict: str | None = Option(
-        None, help="Of a condensed bag: module:name of the function of (draw, x), if it is not "
-        "found where it was."),
+        None, help="For a condensed bag: module:name of the function of (draw, x)."),
+    own: str | None = Option(
+        None, "--student", help="For a student of your own: module:name of a module like it."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
@@ -41,54 +46,42 @@ def export(
     from limbeck.report.condensation import saved_agreement
 
     folder = folders.result_folder(result)
-    student, content = load_result(folder, predict), storage.read(folder).content
+    student, content = load_result(folder, predict, own), storage.read(folder).content
     fidelity = content.get("fidelity")
     about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
-    typer.echo(str(write(student, path, format=kind, report=about)))
+    show(str(write(student, path, format=kind, report=about)))
 
 
-def load_result(folder: Path, predict: str | None = None) -> Any:
-    r"""A saved result with its student; `predict` names a bag's function, if it has moved."""
-    if not (folder / folders.STUDENT).is_dir():
-        expected = "a result of compress, condense or normalize"
-        raise ArgumentError("result", f"{folder}, which holds no student", expected)
-    options = read_config(folder / folders.CONFIG) if (folder / folders.CONFIG).exists() else {}
-    module, name = None, str(options.get("student"))
-    if files.is_reference(name):
-        module = copy.deepcopy(files.load_object(name, "student"))
-    with rename_argument("predict", "--predict"):
-        if predict is not None:
-            return lb.load(folder / folders.STUDENT, module, predict=predict_function(predict))
-        try:
-            return lb.load(folder / folders.STUDENT, module)
-        except ArgumentError as error:
-            if error.argument != "predict":
-                raise
-        name, reason = str(options.get("predict")), "and nothing says what it was"
-        if files.is_reference(name):  # the name that the bag's function had then
-            try:
-                function = files.load_object(name, "--predict")
-            except ArgumentError as error:
-                reason = f"and {error.received}"
-            else:
-                return lb.load(folder / folders.STUDENT, predict=function)
-        raise LimbeckError(
-            f"--predict: the student in {folder} calls your own function of (draw, x), which is "
-            f"not saved with it, {reason}; expected --predict module:name"
-        )
+def load_result(folder: Path, predict: str | None = None, student: str | None = None) -> Any:
+    r"""A saved result with its student.
+
+    Code of the user's own is imported by the names given here, never by those in the folder.
+    """
+    module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
+    function = None if predict is None else predict_function(predict)
+    try:
+        with rename_argument("predict", "--predict"), rename_argument("student", "--student"):
+            return lb.load(folder, module, predict=function)
+    except ArgumentError as error:
+        option = error.argument
+        if {"--predict": function, "--student": module}.get(option, error) is not None:
+            raise
+        name = folders.saved_options(folder).get(option.strip("-"))
+        received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
+        raise ArgumentError(option, received, "module:name; code is not saved") from None
 
 
 def report(
     result: ResultFolder,
-    show: bool = Option(False, "--open", help="Open it in the browser."),
+    open_page: bool = Option(False, "--open", help="Open it in the browser."),
     debug: Debug = False,
 ) -> None:
-    r"""Make one page of a result: report.html, with report.md and report.json beside it."""
+    r"""Write a report on a result: report.html, report.md and report.json."""
     from limbeck.report.page import write
 
     page = write(folders.result_folder(result))
-    typer.echo(str(page))
-    if show:
+    show(str(page))
+    if open_page:
         typer.launch(page.resolve().as_uri())
 
 
@@ -99,10 +92,10 @@ def demo(
     seed: int = Option(0, help="Seed of everything random.", min=0),
     as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
     quiet: bool = Option(False, help="No progress bars."),
-    out: Path = Option(Path("limbeck-demo"), help="Where pictures and pages go."),
+    out: Path = Option(Path("limbeck-demo"), help="Folder for pictures and pages."),
     debug: Debug = False,
 ) -> None:
-    r"""See all of it on scikit-learn's digits, in a few minutes."""
+    r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
     from limbeck.demo import run
 
     with folders.folder_lock(out):
@@ -110,7 +103,7 @@ def demo(
 
 
 def info(
-    path: Path | None = Argument(None, help="A file or a result's folder; none tells of limbeck."),
+    path: Path | None = Argument(None, help="A file or a result folder. Default: limbeck itself."),
     as_json: bool = Option(False, "--json", help="Print JSON."),
     debug: Debug = False,
 ) -> None:
@@ -118,7 +111,7 @@ def info(
     lines = _installation() if path is None else describe_path(path)
     width = max(map(len, lines))
     text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
-    typer.echo(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
+    show(json.dumps(lines, indent=1, ensure_ascii=False) if as_json else text)
 
 
 def describe_path(path: Path) -> dict[str, str]:
@@ -128,17 +121,23 @@ def describe_path(path: Path) -> dict[str, str]:
     describe = _describe_folder if path.is_dir() and suffix != ".zarr" else DESCRIPTIONS.get(suffix)
     if describe is None:
         raise ArgumentError("path", str(path), f"a file that ends in {', '.join(DESCRIPTIONS)}")
-    return {"path": str(path), **describe(path)}
+    try:
+        return {"path": str(path), **describe(path)}
+    except LimbeckError:
+        raise
+    except Exception as error:  # a damaged file makes its reader raise errors of many kinds
+        raise files.unreadable("path", path, error, "a file that can be read") from error
 
 
 def _describe_folder(path: Path) -> dict[str, str]:
     if folders.is_unfinished(path):
         command = folders.resume_command(path)
         return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
-    if (path / "student.safetensors").exists():
-        return _describe_student(path)
     from limbeck import storage
 
+    saved = storage.folders.read(path, "result", storage.STUDENT_FILES, "path")
+    if storage.CONTENT not in saved.names:
+        return _describe_student(saved)
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
     students = [
@@ -164,23 +163,22 @@ def _describe_new_inputs(content: Mapping[str, Any]) -> dict[str, str]:
     return {} if record is None else dict(NewInputs.from_record(dict(record)).lines())
 
 
-def _describe_student(path: Path) -> dict[str, str]:
+def _describe_student(saved: Files) -> dict[str, str]:
     r"""A saved student, without making it, which may need the user's own code."""
     from limbeck.condensation.condensed import ABOUT
-    from limbeck.storage.files import read
     from limbeck.training import result
 
-    tensors, about = read(path / result.STUDENT, result.FORMAT)
-    summary = json.loads((path / result.ABOUT).read_text(encoding="utf-8"))
+    tensors, about = saved.tensors(result.STUDENT, result.FORMAT)
     kind = "a module of your own" if about["spec"] is None else about["spec"]["type"]
     lines = {}
-    if (path / ABOUT).exists():
-        condensed = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+    if ABOUT in saved.names:
+        condensed = saved.json(ABOUT)
         if about["spec"] is None and (bag := condensed["bag"]):
             kind = f"SampleBag of {len(tensors['free'])} pseudo-draws"
             lines["predicts by"] = (bag["predict"] or {}).get("model", "a function of your own")
         lines |= _describe_new_inputs(condensed)
-    return {"is": f"a student: {kind}", **lines, "stopped": summary["stop_reason"]}
+    stopped = saved.json(result.ABOUT)["stop_reason"]
+    return {"is": f"a student: {kind}", **lines, "stopped": stopped}
 
 
 def _describe_tensors(path: Path) -> dict[str, str]:

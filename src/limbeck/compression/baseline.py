@@ -99,7 +99,7 @@ def _lowest_loss(result: Result) -> float:
 def _network(
     problem: Problem, recipe: Recipe, held_out: np.ndarray, stop: int | None = None
 ) -> Result:
-    r"""A network at its lowest held-out loss, or after so many steps."""
+    r"""A network at its lowest held-out loss, or after a given number of steps."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
     student, _ = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)

@@ -42,7 +42,7 @@ from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
 PILOT_STEPS = 2000  # of the short runs that inputs are compared by
-Trials = list[dict[str, Any]]  # what was tried, with what it reached on rows held out
+Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
 @arg.checked_arguments
@@ -225,7 +225,7 @@ def _refuse_derivatives(problem: Problem) -> None:
 
 
 def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
-    r"""The recipe with the inputs that did best in a short run, and what each of them reached."""
+    r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
     student = (50, 30) if is_auto(recipe.student) else recipe.student
@@ -245,7 +245,7 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
 def grow_student(
     problem: Problem, recipe: Recipe, keep: float, max_bytes: int | None
 ) -> tuple[Result, Recipe, Trials]:
-    r"""The smallest student of a growing sequence that keeps enough; the last one, if none does."""
+    r"""The smallest of a sequence of students with enough retention; the last one if none has."""
     if problem.held_out is None:
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
         expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
@@ -268,7 +268,7 @@ def grow_student(
 
 
 def _in_folder(training: Training, name: str) -> Training:
-    r"""The settings with checkpoints in a folder of their own, if there are to be any."""
+    r"""The settings with a separate folder for checkpoints, if these are written."""
     if training.checkpoint is None:
         return training
     return replace(training, checkpoint=Path(training.checkpoint) / name)

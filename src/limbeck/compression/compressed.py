@@ -1,21 +1,18 @@
-r"""What `compress` gives back: a student that predicts in the user's words, and its report."""
+r"""The result of `compress`: a student that predicts the user's class names, and its report."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import joblib
 import numpy as np
 from numpy.typing import ArrayLike
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -28,17 +25,19 @@ from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
 from limbeck.compression.students import NumpyFastPath, predictions
 from limbeck.compression.training import Answering, Problem, Recipe
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.progress import announce
-from limbeck.storage import files
+from limbeck.storage.disk import Content, size_of
+from limbeck.storage.folders import Files
+from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
-from limbeck.text import compared
-from limbeck.training.result import STUDENT, Result, load
+from limbeck.text import compared, table_text, visible
+from limbeck.training.result import STUDENT, Result, from_files, read_files
 
 
 def _in_own_units(
@@ -73,6 +72,10 @@ def _written(column: Any, mean: float, scale: float, threshold: float) -> str:
 
 
 ABOUT = "compression.json"
+FIELDS = {
+    "task": str, "classes": list[Any] | None, "format": dict[str, Any], "inputs": str,
+    "tried": list[dict[str, Any]], "notes": list[str],
+}  # fmt: skip
 Groups: TypeAlias = dict[str, Any] | str | Iterable[str] | None
 
 
@@ -83,13 +86,13 @@ class Compressed(Result):
     Attributes:
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, or of the labels; None for regression.
-        row_format: What rows are.
-        inputs: Where inputs came from.
-        tried: What was tried on the way, with what it reached on rows held out.
-        problem: The teacher and its rows; None in a result that was read back.
-        recipe: How the student was trained; likewise.
-        labels: The labels that were given.
-        notes: What a user should know of the rows, such as columns that look like codes.
+        row_format: The format of the rows.
+        inputs: The source of inputs.
+        tried: The candidates that were tried, with their measures on held-out rows.
+        problem: The teacher and its rows; None in a loaded result.
+        recipe: How the student was trained; None in a loaded result.
+        labels: The labels that were passed.
+        notes: Remarks on the rows, such as columns that look like codes.
         exported: The files that `export` wrote last.
     """
 
@@ -141,15 +144,15 @@ class Compressed(Result):
         self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
         groups: UserObject[Groups] = None, labels: UserObject[object] = None, time: Flag = True,
     ) -> Fidelity:  # fmt: skip
-        r"""Teacher and student side by side, on rows that neither has been trained on.
+        r"""Compare teacher and student on rows that neither was trained on.
 
         Arguments:
             X: The rows.
             y: Their true labels, if known. Default: None.
-            groups: What divides the rows into groups, each (n,), by name; or columns of a data
-                frame. Default: None.
-            labels: True labels of the rows that the student was made with: the same student is
-                trained on those alone, once, and shown beside. Default: those that `compress` got.
+            groups: Columns that divide the rows into groups, each (n,), by name; or columns of a
+                data frame. Default: None.
+            labels: True labels of the rows passed to `compress`: the same student is trained on
+                them alone, once, and compared too. Default: the labels passed to `compress`.
             time: Whether to measure how long predictions take. Default: True.
         """
         if self.problem is None or self.row_format is None:
@@ -173,18 +176,16 @@ class Compressed(Result):
 
     @checked_arguments
     def cost(self, latency: Dict[Mapping[int, float]] | None = None) -> Cost:
-        r"""What the student costs: its exported files or what `save` writes; seconds by batch."""
-        with TemporaryDirectory() as place:
-            paths = self.exported
-            if not paths or not all(path.is_file() for path in paths):
-                try:
-                    folder = self.save(place)
-                    paths = (folder / STUDENT, folder / ABOUT)
-                except (LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
-                    paths = ()
-            size = sum(path.stat().st_size for path in paths) if paths else None
-        names = " and ".join(path.name for path in paths)
-        return Cost(parameters(self.student), size, dict(latency or {}), names)
+        r"""The student's cost: size of exported or saved files, and seconds by batch size."""
+        sizes: dict[str, int] = {}
+        if self.exported and all(path.is_file() for path in self.exported):
+            sizes = {path.name: path.stat().st_size for path in self.exported}
+        else:
+            with suppress(LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
+                content = self.to_files()
+                sizes = {name: size_of(content[name]) for name in (STUDENT, ABOUT)}
+        size = sum(sizes.values()) if sizes else None
+        return Cost(parameters(self.student), size, dict(latency or {}), " and ".join(sizes))
 
     def _trained_on(self, labels: object) -> Compressed:
         r"""`on_labels`, announced, and trained once for the same labels."""
@@ -196,11 +197,11 @@ class Compressed(Result):
         return self._baseline[1]
 
     def on_labels(self, labels: UserObject[object]) -> Compressed:
-        r"""The same student, trained on true labels alone, and stopped by rows that are held out.
+        r"""The same student, trained on true labels alone and stopped by the held-out loss.
 
         Arguments:
-            labels: True labels of the rows that the student was made with; rows whose label is
-                None or NaN are left out.
+            labels: True labels of the rows passed to `compress`; rows whose label is None or NaN
+                are dropped.
         """
         if self.problem is None or self.recipe is None:
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
@@ -210,7 +211,7 @@ class Compressed(Result):
 
     @checked_arguments
     def rules(self, feature_names: UserObject[Sequence[str] | None] = None) -> str:
-        r"""A single tree in words; a table knows the names of its columns."""
+        r"""The rules of a single tree as text, with the column names of a table."""
         student = self.student
         tree = student.network if isinstance(student, Preprocessed) else student
         if not isinstance(tree, Trees):
@@ -223,13 +224,13 @@ class Compressed(Result):
             for name in features:  # indicators are 0 or 1
                 no = f"if {name.replace(' is ', ' is not ', 1)}:"
                 text = text.replace(f"if {name} <= 0.5:", no)
-            return text
+            return visible(text)
         origins = [] if origin is None else origin.flatten().tolist()
 
         def writer(x: float) -> Callable[[float], str]:  # all digits, far from zero
             return lambda threshold: f"{x + threshold:.{15 if x else 6}g}"
 
-        return tree.text(feature_names, self.classes, list(map(writer, origins)))
+        return visible(tree.text(feature_names, self.classes, list(map(writer, origins))))
 
     def table(self) -> Table:
         table = super().table()
@@ -240,37 +241,28 @@ class Compressed(Result):
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
         size = self.cost().bytes
         before = None if self.problem is None else bytes_on_disk(self.problem.teacher)
         ratio = compared(before, size, "smaller", "larger", "as large as its teacher", " times")
         summary = f"A student of {'unknown size' if size is None else f'{size:,} bytes'}"
         summary += f", {ratio}" if ratio else ""
         notes = "".join(f"{note}\n" for note in self.notes)
-        return f"{console.export_text()}{notes}{summary}; what it has kept, report(X, y) tells."
+        text = f"{notes}{summary}; compare it with the teacher: report(X, y)."
+        return table_text(self.table()) + visible(text)
 
     __repr__ = __str__
 
-    @checked_arguments
-    def save(self, folder: PathLike) -> Path:
-        r"""Write the student (safetensors), its summary and its task (JSON) into a folder."""
+    def to_files(self) -> dict[str, Content]:
         assert self.row_format is not None
-        folder = super().save(folder)
-        about = {
-            "task": self.task,
-            "classes": self._class_names(),
-            "format": self.row_format.spec(),
-        }
-        about |= {"inputs": self.inputs, "tried": self.tried, "notes": self.notes}
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        about: dict[str, Any] = {"task": self.task, "classes": self._class_names()}
+        about |= {"format": self.row_format.spec(), "inputs": self.inputs, "tried": self.tried}
+        return super().to_files() | {ABOUT: encode(about | {"notes": self.notes})}
 
     def _class_names(self) -> list[Any] | None:
         return None if self.classes is None else np.asarray(self.classes).tolist()
 
     def portable(self) -> Any:
-        r"""What leaves when it is exported: probabilities or values, of raw rows or of columns."""
+        r"""The exportable form: probabilities or values, from raw rows or columns."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         form = "values" if self.task == "regression" else "probabilities"
@@ -288,17 +280,21 @@ class Compressed(Result):
     @classmethod
     @checked_arguments
     def load(cls, folder: PathLike, student: nn.Module | None = None) -> Compressed:
-        r"""Read a result back; it predicts, and has forgotten its teacher."""
-        result = load(folder, student)
-        path = Path(folder) / ABOUT
+        r"""Load a saved result; it can predict, but has no teacher."""
+        return cls.from_files(read_files(folder), student)
+
+    @classmethod
+    def from_files(cls, saved: Files, student: nn.Module | None = None) -> Compressed:
+        r"""A result of the files of a saved one."""
+        record = saved.fields(ABOUT, FIELDS)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            row_format = format_from_spec(about.pop("format", None) or about.pop("kind"))
-            names = about.pop("classes")
-            classes = None if names is None else np.asarray(names)
-            return cls(**vars(result), **about, row_format=row_format, classes=classes)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+            row_format = format_from_spec(record.pop("format"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(saved.path(ABOUT), f"has no format of rows ({error!r})") from error
+        names = record.pop("classes")
+        classes = None if names is None else np.asarray(names)
+        result = vars(from_files(saved, student))
+        return cls(**result, **record, row_format=row_format, classes=classes)
 
 
 def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:

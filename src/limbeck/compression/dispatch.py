@@ -1,4 +1,4 @@
-r"""Any teacher as a predictor on arrays and frames; those that are not fitted are fitted."""
+r"""Any teacher as a predictor on arrays and frames; unfitted ones are fitted first."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def average_teachers(
 def _averages(net: NetworkTeacher) -> bool:
     r"""Whether torch can average the module's outputs with others."""
     form = net.kind.form
-    # the user knows better than the module; an ensemble's logits are those of classes
+    # the user's setting takes precedence; an ensemble's logits are those of classes
     contradicted = getattr(net.module, "output_form", None) not in (None, form)
     return not contradicted and (net.task != "multilabel" or form == "probabilities")
 
@@ -209,7 +209,7 @@ def is_frame(X: object) -> bool:
 
 
 def is_fitted(teacher: object) -> bool:
-    r"""Whether a teacher predicts as it is; of a list, whether all do."""
+    r"""Whether a teacher is fitted; for a list, whether all members are."""
     if isinstance(teacher, list | tuple):
         return all(map(is_fitted, teacher))
     if callable(method := getattr(teacher, "is_fitted", None)):  # CatBoost's

@@ -3,7 +3,6 @@ r"""scikit-learn's protocol: estimators that learn from a teacher."""
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,15 +27,21 @@ from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.storage import files
+from limbeck.storage import folders
+from limbeck.storage.disk import Content
+from limbeck.storage.records import damaged, encode
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
-from limbeck.training.result import spec_of
+from limbeck.training.result import read_files, spec_of
 
 ABOUT = "estimator.json"
+FIELDS = {
+    "type": str, "arguments": dict[str, Any], "features": int, "names": list[Any] | None,
+    "framed": bool,
+}  # fmt: skip
 
 
 def _is_plain(value: object) -> bool:
@@ -63,7 +68,7 @@ def as_argument_error(argument: str) -> Iterator[None]:
 
 
 class Distilled(BaseEstimator):
-    r"""What the classifier and the regressor share."""
+    r"""The common base of the classifier and the regressor."""
 
     regression = False
 
@@ -129,15 +134,18 @@ class Distilled(BaseEstimator):
     def report(
         self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None, **options: Any
     ) -> Fidelity:
-        r"""Teacher and student side by side on other rows, as `Compressed.report`."""
+        r"""Compare teacher and student on other rows, as `Compressed.report` does."""
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
 
     @arg.checked_arguments
     def save(self, folder: arg.PathLike) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
+        return folders.write(folder, "result", self.to_files())
+
+    def to_files(self) -> dict[str, Content]:
+        r"""The files that `save` writes, by name."""
         check_is_fitted(self)
-        folder = Path(self.result_.save(folder))
         names = getattr(self, "feature_names_in_", None)
         arguments = self.get_params(deep=False).items()
         about = {
@@ -147,38 +155,30 @@ class Distilled(BaseEstimator):
             "names": None if names is None else names.tolist(),
             "framed": self._framed,
         }
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        return self.result_.to_files() | {ABOUT: encode(about)}
 
     @classmethod
     @arg.checked_arguments
     def load(cls, folder: arg.PathLike, student: nn.Module | None = None) -> Self:
-        r"""Read back what `save` wrote; it predicts, but has no teacher any more.
+        r"""Load a saved estimator; it can predict, but has no teacher.
 
         Arguments:
             folder: The folder.
             student: An empty copy of a module of the user's own. Default: None, for limbeck's.
         """
-        folder = Path(folder)
-        if not (folder / ABOUT).exists():
-            raise ArgumentError("folder", str(folder), f"a folder with {ABOUT}, as save writes it")
-        result = Compressed.load(folder, student)
-        try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            if about["type"] != cls.__name__:
-                raise ArgumentError("folder", f"a {about['type']}", f"a saved {cls.__name__}")
-            arguments = about["arguments"].items()
-            sizes = {name: tuple(value) for name, value in arguments if isinstance(value, list)}
-            estimator = cls(**about["arguments"] | sizes)
-            estimator.n_features_in_ = int(about["features"])
-            estimator._framed = bool(about["framed"])
-            if about["names"] is not None:
-                estimator.feature_names_in_ = np.array(about["names"], dtype=object)
-        except ArgumentError:
-            raise
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
-        estimator._set_result(result)
+        saved = read_files(folder)
+        about = saved.fields(ABOUT, FIELDS)
+        if about["type"] != cls.__name__:
+            raise ArgumentError("folder", f"a {about['type']}", f"a saved {cls.__name__}")
+        arguments = about["arguments"]
+        for name in arguments.keys() - cls._get_param_names():
+            raise damaged(saved.path(ABOUT), f"has an unknown field arguments.{name}")
+        sizes = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
+        estimator = cls(**arguments | sizes)
+        estimator.n_features_in_, estimator._framed = about["features"], about["framed"]
+        if about["names"] is not None:
+            estimator.feature_names_in_ = np.array(about["names"], dtype=object)
+        estimator._set_result(Compressed.from_files(saved, student))
         return estimator
 
     def set_params(self, **params: Any) -> Self:
@@ -207,14 +207,14 @@ class Distilled(BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         result = state.get("result_")
         if result is not None and result.problem is not None:
-            # the teacher's answers are not needed again
+            # the teacher's predictions are not needed again
             names = ("given", "held_out_given", "labels", "folds", "fixed_targets")
             nothing: dict[str, Any] = dict.fromkeys(names)
             state = state | {"result_": replace(result, problem=replace(result.problem, **nothing))}
         return state
 
     def _set_result(self, result: Compressed) -> None:
-        r"""Take the result of a fit, or one that was read back."""
+        r"""Set the result of a fit, or a loaded one."""
         self.result_ = result
         if result.classes is not None:
             self.classes_ = result.classes
@@ -274,7 +274,7 @@ class Distilled(BaseEstimator):
             return y
         check_is_fitted(self)
         if self.result_.problem is None:
-            raise ArgumentError("y", None, "labels: an estimator that was read back has no teacher")
+            raise ArgumentError("y", None, "labels: a loaded estimator has no teacher")
         return self.result_.problem.teacher.predict(self._rows(X))
 
     def _arguments(self, n: int) -> dict[str, Any]:

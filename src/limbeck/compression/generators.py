@@ -1,4 +1,4 @@
-r"""Inputs to ask the teacher about, made of the user's rows: by name."""
+r"""Generators of inputs for the teacher, made from the user's rows and selected by name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def generator(name: str, layout: RowFormat, x: X, *, seed: int, progress: bool =
 
 
 class Rounded(Nested):
-    r"""Inputs of a generator as the teacher gets them: whole numbers are whole."""
+    r"""Inputs of a generator as the teacher receives them: whole numbers are rounded."""
 
     def __init__(self, source: Inputs, layout: RowFormat) -> None:
         super().__init__([source])
@@ -70,7 +70,7 @@ def float_type(source: Inputs, seed: int) -> torch.dtype:
 def fresh(
     source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
 ) -> X:
-    r"""So many inputs of a generator, of the same types as the rows."""
+    r"""A given number of inputs of a generator, with the types of the rows."""
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
         source = generator(source, layout, x, seed=seed, progress=progress)
@@ -290,7 +290,7 @@ def _samples(
     return Samples(fit(x, seed=seed, progress=progress))
 
 
-# what each name makes, of (layout, rows, seed, progress)
+# functions of (layout, rows, seed, progress), by name
 GENERATORS: dict[str, Callable[[RowFormat, Any, int, bool], Inputs]] = {
     "data": lambda layout, x, seed, progress: Dataset(x),
     "munge": _munge,

@@ -1,4 +1,4 @@
-r"""The user's rows: tensors for generators and students, and back into what the teacher eats."""
+r"""The user's rows as tensors for generators and students, and converted back for the teacher."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import data as torch_data
 
+from limbeck.arguments import choice, integer
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
+from limbeck.records import read_fields, read_value
 
 if TYPE_CHECKING:
     from limbeck.tables.table import Table
@@ -45,7 +47,7 @@ class ArrayFormat:
         return sparse.csr_matrix(array)
 
     def as_given(self, given: object) -> Any:
-        r"""The user's own rows as the teacher gets them."""
+        r"""The user's own rows as the teacher receives them."""
         return given
 
     @property
@@ -54,7 +56,7 @@ class ArrayFormat:
         return self.dtype.kind in "biu"
 
     def rounded(self, x: X) -> X:
-        r"""Generated tensors as `decode` will give them to the teacher: whole numbers are whole."""
+        r"""Generated tensors as `decode` passes them to the teacher: whole numbers are rounded."""
         if not self.whole:
             return x
         assert isinstance(x, Tensor)
@@ -172,14 +174,33 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
 
 def format_from_spec(spec: dict[str, Any]) -> RowFormat:
     r"""What `RowFormat.spec` described."""
-    fields = dict(spec)
-    if fields.pop("kind") == "array":
-        return ArrayFormat(**fields)
+    kind = read_value(spec, dict[str, Any], "format").get("kind")
+    if kind == "array":
+        kinds = {"kind": str, "shape": tuple[int, ...], "dtype": str, "sparse": bool}
+        fields = read_fields(spec, kinds, "format")
+        for size in fields["shape"]:
+            integer("format.shape", size, "sizes from 0", least=0)
+        _check_dtype("format.dtype", fields["dtype"])
+        return ArrayFormat(fields["shape"], fields["dtype"], fields["sparse"])
     from limbeck.tables.table import Table
 
+    choice("format.kind", kind, ("array", "table"))
+    fields = read_fields(spec, {"kind": str, "table": Any, "array": str | bool | None}, "format")
     array = fields["array"]  # True in results of versions that gave all arrays as float64
     array = "float64" if array is True else array or None
+    if array is not None:
+        _check_dtype("format.array", array)
     return TableFormat(Table.from_spec(fields["table"]), array)
+
+
+def _check_dtype(where: str, name: str) -> None:
+    r"""Refuse a name that is no NumPy type of numbers."""
+    try:
+        known = np.dtype(name).kind in "biuf"
+    except (TypeError, ValueError, SyntaxError):
+        known = False
+    if not known:
+        raise ArgumentError(where, repr(name[:60]), "a type of numbers, such as 'float64'")
 
 
 def _as_array(given: object) -> Any:
@@ -224,10 +245,10 @@ def _has_gaps(given: object) -> bool:
 
 
 def _as_frame(given: object) -> Any:
-    import pandas
+    from limbeck.tables.columns import pandas
 
     if isinstance(given, Tensor):
         given = given.detach().cpu()
         given = given.double() if given.dtype == torch.bfloat16 else given
     array = np.asarray(given)
-    return pandas.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
+    return pandas().DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

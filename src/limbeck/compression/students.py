@@ -218,7 +218,7 @@ def predictions(student: nn.Module, x: X, task: str, form: str | None = None) ->
 
 
 class NumpyFastPath:
-    r"""Predictions (n, K) for a few rows, on the memory of limbeck's own students on the CPU."""
+    r"""Predictions (n, K) of limbeck's students for a few rows, in NumPy on the CPU."""
 
     def __init__(
         self, student: nn.Module, shape: tuple[int, ...], task: str, form: str | None
@@ -243,7 +243,7 @@ class NumpyFastPath:
         self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
 
     def current(self, student: nn.Module) -> bool:
-        r"""Whether this is the student, and all its parts are where they were."""
+        r"""Whether this is the same student, with all parts at the same addresses."""
         return student is self.student and all(
             (address is None or value.data_ptr() == address) and owner.get(name) is value
             for owner, name, value, address in self.parts

@@ -1,4 +1,4 @@
-r"""What is compressed, a teacher and rows to query it about; and students trained on it."""
+r"""The problem of a compression (a teacher and its rows), and students trained on it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pool:
 
 @dataclass
 class Problem:
-    r"""A teacher and the rows that it is queried about."""
+    r"""A teacher and the rows that it labels."""
 
     teacher: RowTeacher
     format: RowFormat
@@ -63,7 +63,7 @@ class Problem:
     loss: Loss  # of students
     query: Query
     given: Any = None  # the rows to learn from as the user has them; None makes them of x
-    # rows, and as many mixed with neighbours, which no teacher knows by heart; None of few rows
+    # rows, and as many mixed with neighbours, unseen by any teacher; None for few rows
     held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
@@ -71,7 +71,7 @@ class Problem:
     folds: int | None = None  # for targets out of fold
     fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
-    caches: bool = False  # answers on disk, so that even a torch teacher is queried beforehand
+    caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
 
     @property
@@ -259,7 +259,7 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
 
 
 def is_auto(choice: object) -> bool:
-    r"""Whether a choice is left to limbeck."""
+    r"""Whether a setting has its default."""
     return isinstance(choice, str) and choice == "auto"
 
 
@@ -320,10 +320,10 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
         model = Preprocessed(model, origin=origin)
     seconds = time.perf_counter() - began
     settings = {
-        "loss": f"{student.kind} fitted to {rows(pool.x):,} answers of the teacher",
+        "loss": f"{student.kind} fitted to {rows(pool.x):,} predictions of the teacher",
         "input_shape": {name: list(part.shape[1:]) for name, part in floats(pool.x).items()},
     }
-    return Result(model, History(), 1, "it is fitted at once", seconds, "scikit-learn", settings)
+    return Result(model, History(), 1, "it is fitted directly", seconds, "scikit-learn", settings)
 
 
 class Answering(nn.Module):

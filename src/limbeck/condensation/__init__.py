@@ -1,3 +1,3 @@
-r"""Predictive distributions: posteriors condensed into what they predict, and baselines for it."""
+r"""Condense: posteriors distilled into compact predictive distributions, and baselines."""
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-r"""How near a student is to the average over all draws, and what each of them costs."""
+r"""How close a student is to the average over all draws, and the cost of both."""
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 import time
@@ -12,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -22,7 +20,7 @@ from limbeck.condensation.predict_function import OutputFamily, PredictFunction,
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import Distribution, average
 from limbeck.posteriors.draws import Draws
-from limbeck.text import compared
+from limbeck.text import PlainTable, compared, table_text
 
 SAMPLES = 10_000  # at which densities without inputs are compared
 OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
@@ -30,7 +28,7 @@ OUTCOMES = 16  # outcomes of each input that a divergence of densities is estima
 
 @dataclass(frozen=True)
 class Agreement:
-    r"""A student f beside the average t over draws, at some inputs."""
+    r"""A student f compared with the average t over draws, at some inputs."""
 
     inputs: int  # of a density without inputs, the number of samples
     draws: int
@@ -46,7 +44,7 @@ class Agreement:
 
     def table(self) -> Table:
         r"""The comparison as a table."""
-        table = Table(title=f"at {self.inputs:,} {self.at}", title_justify="left")
+        table = PlainTable(title=f"at {self.inputs:,} {self.at}", title_justify="left")
         for name in ("", f"average of {self.draws:,} draws", "student"):
             table.add_column(name)
         table.add_row("mean |t − f|", "", f"{self.mean_error:.4f}")
@@ -63,12 +61,10 @@ class Agreement:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
-        return console.export_text() + self.sentence()
+        return table_text(self.table()) + self.sentence()
 
     def savings(self) -> list[str]:
-        r"""How much smaller and faster the student is, where that is known."""
+        r"""How much smaller and faster the student is, if that is known."""
         size = compared(*self.bytes, "smaller", "larger", "as large")
         time = compared(*self.seconds, "faster", "slower", "as fast")
         return [way for way in (size, time) if way]
@@ -78,7 +74,7 @@ class Agreement:
         savings = " and ".join(self.savings())
         return (
             f"The student is within {self.mean_error:.2g} of the average of {self.draws:,} draws "
-            f"in the mean, and {self.max_error:.2g} at most, at {self.inputs:,} {self.at}"
+            f"on average, and {self.max_error:.2g} at most, at {self.inputs:,} {self.at}"
             f"{f'; it is {savings}' if savings else ''}."
         )
 

@@ -2,7 +2,6 @@ r"""The result of `condense`: a small student, diagnostics of the draws, its rep
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -28,37 +27,45 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
-from limbeck.errors import ArgumentError, CheckpointError, user_stacklevel
+from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
+from limbeck.records import of_file
 from limbeck.storage import files
+from limbeck.storage.disk import Content
+from limbeck.storage.folders import Files
+from limbeck.storage.records import damaged, encode
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
 from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
-from limbeck.training.result import FORMAT, STUDENT, Result, load
+from limbeck.training.result import FORMAT, STUDENT, Result, from_files, read_files
 
 Predict: TypeAlias = Callable[..., Any]  # of a draw and inputs
-ABOUT = "condensed.json"
+ABOUT = "condensation.json"
+FIELDS = {
+    **dict.fromkeys(("head", "bag", "diagnostics", "new_inputs"), dict[str, Any] | None),
+    "notes": list[str], "used": int, "draw_bytes": int,
+}  # fmt: skip
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 
 @dataclass(repr=False)
 class Condensed(Result):
-    r"""A condensed posterior: a `limbeck.Result`, with what is known of the draws.
+    r"""A condensed posterior: a `limbeck.Result` with diagnostics of the draws.
 
     Attributes:
         diagnostics: R̂ and effective sizes of the draws, with reasons to distrust them; or None.
-        notes: Remarks on the draws and on `predict`, a sentence each.
+        notes: Remarks on the draws and on `predict`, one sentence each.
         used: The number of draws used; those of a stored posterior count once.
-        draw_bytes: The bytes of the draws that were in memory at once.
-        head: How the student's outputs are read; None of a density without inputs.
-        calling: The user's `predict`; None of predictions and of a loaded result.
-        posterior: The draws; None likewise.
+        draw_bytes: The bytes of the draws in memory at one time.
+        head: How the student's outputs are interpreted; None for a density without inputs.
+        calling: The user's `predict`; None for `predictions=` and in a loaded result.
+        posterior: The draws; None in the same cases.
         new_inputs: How good the student is at inputs that it was not trained on.
     """
 
@@ -84,8 +91,8 @@ class Condensed(Result):
     def predict(self, x: UserObject[object] = None) -> Any:
         r"""The distribution of y at inputs x, an array, a tensor or a dict of such.
 
-        It is right at each single input; samples at several are independent of each other, as
-        `limbeck.PseudoDrawWarning` says once. Of a density without inputs it is the density itself.
+        It is right at each single input; samples at several inputs are independent of each other,
+        and give one `limbeck.PseudoDrawWarning`. Without inputs it is the density itself.
         """
         if self.head is None:
             return self.student
@@ -97,15 +104,15 @@ class Condensed(Result):
         self, x: UserObject[object] = None, y: UserObject[object] = None, *,
         posterior: UserObject[object] = None, draws: Annotated[int, Whole(2)] = 10_000,
     ) -> Agreement:  # fmt: skip
-        r"""The student beside the average over all draws: errors, divergence, bytes, time.
+        r"""Compare the student with the average over all draws: errors, divergence, bytes, time.
 
         Arguments:
-            x: Inputs, best such as the student has not seen; None for a density without inputs,
+            x: Inputs, preferably unseen in training. Default: None, for a density without inputs,
                 which is compared at samples of the average.
-            y: Outcomes there, if known, whose log probabilities are compared. Default: None.
+            y: Outcomes at x, if known, whose log probabilities are compared. Default: None.
             posterior: Draws to average over. Default: those that were condensed, or further ones of
                 a stream; a loaded result has none.
-            draws: Number of draws to take of a stream. Default: 10,000.
+            draws: Number of draws to take from a stream. Default: 10,000.
         """
         if self.calling is None and not isinstance(self.student, SampleBag):
             expected = "a result of draws and predict; compare result.predict(x) with predictions"
@@ -138,10 +145,13 @@ class Condensed(Result):
     def save(self, folder: PathLike) -> Path:
         r"""Write the student, its history and the form of its outputs into a folder.
 
-        A ready-made model of `limbeck.condensation.models` is saved by its name and settings; a
-        function of your own is not saved, and `load` needs it again. Draws are not saved either.
+        A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
+        own function is not saved: pass it to `load` again. Draws are not saved either.
         """
-        folder, bag = super().save(folder), None
+        return super().save(folder)
+
+    def to_files(self) -> dict[str, Content]:
+        bag = None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
         diagnostics = None
@@ -155,8 +165,7 @@ class Condensed(Result):
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in SAVED},
         }
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        return super().to_files() | {ABOUT: encode(about)}
 
     @classmethod
     @checked_arguments
@@ -167,48 +176,55 @@ class Condensed(Result):
         *,
         predict: UserObject[Predict | None] = None,
     ) -> Condensed:
-        r"""Read a result back; it predicts and is exported as before, but has no draws.
+        r"""Load a saved result; it can predict and be exported, but has no draws.
 
         Arguments:
-            folder: What `save` wrote.
-            student: An empty copy of a module of the user's own; bags need none.
-            predict: The function of (draw, x) that a bag was condensed with, if it is your own.
+            folder: A folder that `save` wrote.
+            student: A new instance of your own module. Default: None, for bags.
+            predict: Your own function of (draw, x) of a bag. Default: None, for ready-made models.
         """
-        path = Path(folder) / ABOUT
+        return cls.from_files(read_files(folder), student, predict=predict)
+
+    @classmethod
+    def from_files(
+        cls, saved: Files, student: nn.Module | None = None, *, predict: Predict | None = None
+    ) -> Condensed:
+        r"""A result of the files of a saved one; arguments as of `load`."""
+        folder, path = saved.folder, saved.path(ABOUT)
+        about = saved.fields(ABOUT, FIELDS)
+        bag, head = about["bag"], about["head"]
+        values: dict[str, Any] = {name: about[name] for name in SAVED}
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            bag, head = about["bag"], about["head"]
-            values: dict[str, Any] = {name: about[name] for name in SAVED}
             if (spec := about["diagnostics"]) is not None:
                 for name in ("r_hat", "ess"):  # of lists with None for NaN
                     spec[name] = torch.tensor(np.array(spec[name], dtype=np.float64))
                 values["diagnostics"] = Diagnostics(**spec)
             if head is not None:
-                new_inputs = NewInputs.from_record(about.get("new_inputs"))
+                new_inputs = NewInputs.from_record(about["new_inputs"])
                 values |= {"head": OutputFamily(**head), "new_inputs": new_inputs}
             known = None if bag is None else named_model(bag["predict"])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"folder: {path} cannot be read ({error!r})") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(path, f"cannot be read ({error!r})") from error
         function = known if predict is None else predict
         if bag is not None and student is None:
             if function is None:
                 received = f"None, and {folder} is a bag of the user's own function"
                 raise ArgumentError("predict", received, "predict=, the function of (draw, x)")
-            tensors = files.read(path.with_name(STUDENT), FORMAT)[0]
-            like, free = Structure.from_spec(bag), tensors["free"]
-            weighted = "logits" in tensors
-            student = SampleBag(function, like, len(free), weighted=weighted, dtype=free.dtype)
+            tensors = saved.tensors(STUDENT, FORMAT)[0]
+            with of_file(path):
+                like = Structure.from_spec(bag)
+            student = SampleBag.from_tensors(function, like, tensors)
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
-        result = load(folder, student)
+        result = from_files(saved, student)
         if predict is not None and isinstance(result.student, SampleBag):
             _check_bag(result.student, values.get("head"), result.settings.get("input_shape") or {})
         values |= {each.name: getattr(result, each.name) for each in fields(Result)}
         return cls(**values)
 
     def portable(self) -> Any:
-        r"""What is exported: means of y, probabilities of classes, or the log of a density."""
+        r"""The exportable form: means of y, probabilities of classes, or a log density."""
         import limbeck  # exporting stands above the verbs, and is called by the front door
 
         doubts = () if self.diagnostics is None else tuple(self.diagnostics.reasons)
@@ -229,7 +245,7 @@ class Condensed(Result):
         table = super().table()
         table.title = "condensation"
         if self.draw_bytes:
-            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes of them at once")
+            table.add_row("draws", f"{self.used:,}, {self.draw_bytes:,} bytes in memory")
         table.add_row("bytes", f"{self.bytes:,}")
         if self.diagnostics is not None and len(self.diagnostics.r_hat):
             values = (self.diagnostics.r_hat, self.diagnostics.ess)
@@ -271,7 +287,7 @@ def run_steps(
         for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
-            message = f"{run.stop_reason}; the student so far is kept"
+            message = f"{run.stop_reason}; the student trained so far is returned"
             warnings.warn(message, stacklevel=user_stacklevel())
     finally:
         run.objective.release()

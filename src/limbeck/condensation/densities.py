@@ -49,7 +49,7 @@ class _FromDraws(Inputs):
     posterior: DrawSource | None = None
 
     def probe(self, n: int) -> Batch:
-        r"""A few inputs; draws of a stream that they take do not come again."""
+        r"""A few inputs; the stream draws that they use are not repeated."""
         before = self.generator.get_state()
         batch = self._probe(n)
         self.generator.set_state(before)

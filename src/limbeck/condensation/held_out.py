@@ -1,4 +1,4 @@
-r"""Inputs that a student is not trained on, and whether it is as good there as where it was."""
+r"""Held-out inputs, and whether a student is as good there as at its training inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACCEPTED = "inputs as a tensor, an array or a Dataset; or None"
 
 
 class NoNewInputs(Exception):  # noqa: N818
-    r"""Why a student cannot be measured at new inputs, as the result states."""
+    r"""The reason why a student cannot be measured at new inputs."""
 
 
 class HeldOut(NamedTuple):
@@ -166,13 +166,13 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     seen, keys = _known_keys(trained, split.training), _keys(drawn)
     new = ~np.isin(keys, seen)
     if not isinstance(source, Dataset):
-        if not isinstance(trained, Dataset):  # nobody knows what the source gave in training
+        if not isinstance(trained, Dataset):  # the inputs of the training are unknown
             if any(isinstance(part, Loader) for part in _inside(source)):
                 raise NoNewInputs("a loader gives the same rows again in every pass")
             known = np.concatenate([_known_keys(source), seen])
             repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
             if repeated.mean() > 0.01:  # as one of a table of up to 100,000 rows gives
-                raise NoNewInputs("the source of inputs repeats itself, so that its rows were seen")
+                raise NoNewInputs("the source repeats itself, so its rows were seen in training")
             new &= ~repeated
         first = np.unique(keys, return_index=True)[1]
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
@@ -249,13 +249,13 @@ class Divergence:
 
 @dataclass(frozen=True)
 class NewInputs:
-    r"""A student at inputs that it was not trained on, beside those that it was trained on.
+    r"""A student at new inputs, compared with its training inputs.
 
     Attributes:
-        state: "trustworthy" where the student is not clearly worse at new inputs; "doubtful" where
-            it is; "unchecked" where that was not measured.
-        reason: The reason, in words.
-        training: The divergence at training inputs; None where these were fresh at every step.
+        state: "trustworthy" if the student is not clearly worse at new inputs; "doubtful" if it is;
+            "unchecked" if this was not measured.
+        reason: The reason, as text.
+        training: The divergence at training inputs; None if these were fresh at every step.
         held_out: The divergence at new inputs.
         kind: What the new inputs are.
     """
@@ -315,12 +315,12 @@ def check_new_inputs(
 def judge(
     training: Tensor, new: Tensor, noise: float, kind: str, seed: int, note: str = ""
 ) -> NewInputs:
-    r"""The verdict of divergences (n,) at training inputs and at new ones; a doubt is warned of.
+    r"""The verdict from divergences (n,) at training and at new inputs; warns if it is doubtful.
 
-    Clearly worse means: at least twice as far from the average, by more than another run of the
-    same chain would move the average, and by more than chance makes of one set divided at random.
-    `training` is empty where inputs were fresh at every step; `noise` is the divergence of the
-    average over draws from what it estimates.
+    Clearly worse means: at least twice the divergence, by more than the error of the average over
+    draws, and by more than a random split of one set would give (a permutation test). `training` is
+    empty if inputs were fresh at every step; `noise` is the divergence of the average over draws
+    from the quantity that it estimates.
     """
     state, reason = _verdict(training, new, noise, seed)
     if state == "doubtful":
@@ -342,7 +342,7 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
             words = f"the divergence is not finite at {bad:,} of {len(values):,} {where} inputs"
             return "doubtful", words
     if not len(training):
-        return "trustworthy", "every step was trained at a fresh draw, as these are"
+        return "trustworthy", "training inputs were drawn fresh at every step, as these are"
     one, other = training.mean().item(), new.mean().item()
     excess, enough = other - one, math.comb(len(training) + len(new), len(new)) >= 1 / LEVEL
     chance = 1.0
@@ -356,8 +356,8 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
             more += part / n - (total - part) / (len(pooled) - n) >= excess
         chance = (1 + more) / (1 + PERMUTATIONS)
     if chance <= LEVEL:
-        words = "the student is clearly farther from the average at new inputs"
+        words = "the student is clearly worse at new inputs"
         return "doubtful", f"{words}: KL {other:.2g}, and {one:.2g} where it was trained"
     if not enough or len(new) < MIN_HELD_OUT:
         return "unchecked", f"unchecked at new inputs: {len(new)} are too few to tell"
-    return "trustworthy", "not clearly farther from the average than at training inputs"
+    return "trustworthy", "not clearly worse than at training inputs"

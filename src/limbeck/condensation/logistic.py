@@ -27,8 +27,8 @@ def predict(
 ) -> Tensor:
     r"""The probabilities ∫ σ(xᵀw) N(w; mean, covariance) dw of logistic regression, (n,).
 
-    "quadrature" is right to nine digits with 32 nodes, whatever the variance. "mackay" is the
-    closed form σ(m / √(1 + πv/8)) of MacKay (1992), which errs by up to 0.02.
+    "quadrature" is right to nine digits with 32 nodes, for any variance. "mackay" is the closed
+    form σ(m / √(1 + πv/8)) of MacKay (1992), with errors of up to 0.02.
 
     Arguments:
         mean: The posterior's mean (dim,).
@@ -182,9 +182,9 @@ def ep_logistic(
 ) -> Gaussian:
     r"""A Gaussian posterior of the weights of logistic regression, by EP (Minka 2001).
 
-    Each likelihood σ(±xᵀw) is replaced by a Gaussian site in a = xᵀw, such that putting the
-    likelihood back in place of its site leaves the mean and the variance of a as they are. Where
-    many sites agree, as those of separable data do, EP's variances are too small.
+    Each likelihood σ(±xᵀw) is replaced by a Gaussian site in a = xᵀw, such that exchanging the site
+    for the likelihood does not change the mean and the variance of a. If many sites agree, as with
+    separable data, EP's variances are too small.
 
     Arguments:
         X: Inputs (n, dim), with a column of ones if the model has a bias.
@@ -195,8 +195,8 @@ def ep_logistic(
             in the source text, or "quadrature", which is exact. Default: "mackay".
         iterations: The largest number of rounds over all sites. Default: 500.
         tolerance: The change of the marginals, in standard deviations, to stop at. Default: 1e-8.
-        damping: The part of the way to its new value that a site goes in a round, above 0 and up
-            to 1; less once rounds begin to diverge. Default: 0.5.
+        damping: The step of a site towards its new value, above 0 and at most 1; it is reduced if
+            rounds begin to diverge. Default: 0.5.
 
     >>> posterior = ep_logistic([[1.0], [2.0], [-1.0]], [1, 1, 0], prior_covariance=4.0)
     >>> posterior.converged, round(float(posterior.mean), 3)

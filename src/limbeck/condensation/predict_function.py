@@ -78,7 +78,7 @@ class PredictFunction:
             except Exception as error:  # the user's own, or what torch cannot map
                 if "randomness" in str(error):
                     received = "a function that draws random numbers"
-                    expected = "one that gives the distribution, and does not draw from it"
+                    expected = "one that returns the distribution, and does not draw from it"
                     raise ArgumentError("predict", received, expected) from error
                 self.vmapped, self.reason = False, _describe_error(error)
                 self._choose_arrays(draws, x, error)
@@ -139,7 +139,7 @@ class PredictFunction:
         return [map_tensors(to_array, argument) for argument in arguments]
 
     def _choose_arrays(self, draws: X, x: X | None, error: Exception) -> None:
-        r"""Find out what a function takes that torch cannot map: arrays, or else tensors."""
+        r"""Find out whether a function that torch cannot map accepts arrays or tensors."""
         singles = _single_draws(draws)
         for self.arrays in (True, False):
             try:
@@ -170,7 +170,7 @@ class PredictFunction:
         for together, alone in zip(*both, strict=True):
             pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
-                received = "predictions that change with the inputs beside, or from call to call"
+                received = "predictions that depend on the other inputs, or differ between calls"
                 expected = "a function of a draw and of each input by itself"
                 raise ArgumentError("predict", received, expected)
 
@@ -203,7 +203,7 @@ def _class_count(distribution: Any) -> int | None:
     shape = tuple(distribution.batch_shape)
     if len(shape) != 1:
         received = f"a {type(distribution).__name__} of the batch shape {shape}"
-        raise ArgumentError("predict", received, "one label an input: the shape (n,)")
+        raise ArgumentError("predict", received, "one label per input: the shape (n,)")
     return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
 
 

@@ -1,4 +1,4 @@
-r"""A bag of few, trained draws: the form of a Monte Carlo average, at a fraction of its size."""
+r"""A bag of a few trained pseudo-draws: a Monte Carlo average at a fraction of its size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 
 PARAMETERS = (
-    "draws: pseudo-draws are trained to predict well together and are no draws of the posterior. "
+    "draws: pseudo-draws are trained to predict well together and are not posterior draws. "
     "Their means, spreads and intervals are not those of the parameters. For these, use the "
     "posterior's own draws"
 )
@@ -199,28 +199,39 @@ class Supports:
         return torch.tensor(table, dtype=torch.float64)
 
     @classmethod
-    def decoded(cls, table: Tensor) -> Supports:
+    def decoded(cls, table: Tensor, dim: int) -> Supports:
+        r"""The supports of `dim` numbers, from such a table; refuse what is none."""
+        rows: list[Any] = table.tolist() if table.ndim == 2 and table.shape[1] == 4 else []
+        valid = sum(row[0] for row in rows) == dim and all(
+            size >= 1 and size == int(size) and low < high
+            and (simplex == 0 or (simplex >= 2 and size % simplex == 0))
+            for size, simplex, low, high in rows
+        )  # fmt: skip
+        if not valid:
+            received = f"a table {tuple(table.shape)} of others, or not finite"
+            raise ArgumentError("supports", received, f"sizes and ends of {dim:,} numbers")
         return cls(
             (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
-            for size, simplex, low, high in table.tolist()
+            for size, simplex, low, high in rows
         )
 
 
 class SampleBag(nn.Module):
     r"""f(y|x) = Σ_k π_k p(y|x, w_k): a Monte Carlo average of few components, which are trained.
 
-    The pseudo-draws w_k have the posterior's structure. They start at draws of the posterior, and
-    are free from then on, within their supports. Calling the bag gives the distribution of y.
+    The pseudo-draws w_k have the posterior's structure. They start at draws of the posterior and
+    are then trained, within their supports. Calling the bag returns the distribution of y.
 
     Arguments:
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
         support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high). None
-            has none; "auto" keeps those positive whose stored draws all are. Default: "auto".
-        weighted: Whether components have trained weights, or count equally. Default: False.
-        start: "draws" of the posterior, or "normal" random numbers, in unconstrained space, as the
-            source text's experiments seem to. Default: "draws".
+            means no bounds; "auto" keeps variables positive whose stored draws all are. Default:
+            "auto".
+        weighted: Whether components have trained weights, or equal ones. Default: False.
+        start: "draws" of the posterior, or "normal" random numbers in unconstrained space, as in
+            the source text's experiments. Default: "draws".
         scaled: Whether the trained numbers are in units of the posterior's deviations, about its
             means, so that one learning rate fits all, or the draws themselves. Default: True.
         dtype: The parameters' type. Default: that of draws which are tensors, else torch's default.
@@ -284,6 +295,20 @@ class SampleBag(nn.Module):
         self._once, self._trained = WarnOnce(), False
         self._start_version = self.free._version
 
+    @classmethod
+    def from_tensors(
+        cls, predict: Callable[..., Distribution], structure: Structure, tensors: dict[str, Tensor]
+    ) -> Self:
+        r"""A bag of the sizes of a saved one, whose tensors are to be loaded into it."""
+        free = tensors.get("free", torch.empty(0))
+        if free.ndim != 2 or not free.numel() or free.shape[1] != structure.dim:
+            expected = f"pseudo-draws of {structure.dim:,} numbers, as their structure says"
+            raise ArgumentError("free", f"a tensor of shape {tuple(free.shape)}", expected)
+        if not free.is_floating_point():
+            raise ArgumentError("free", f"a tensor of {free.dtype}", "a floating-point type")
+        weighted = "logits" in tensors
+        return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
+
     @property
     def predict(self) -> Callable[..., Any]:
         return self._predict[0]
@@ -304,8 +329,8 @@ class SampleBag(nn.Module):
     def draws(self) -> X:
         r"""The pseudo-draws in the posterior's structure, (components, ...) each.
 
-        Once they are trained they are no draws of the posterior: parameters and their uncertainty
-        cannot be estimated from them. A `limbeck.PseudoDrawWarning` says so, once for each bag.
+        After training they are not draws of the posterior: parameters and their uncertainty cannot
+        be estimated from them. A `limbeck.PseudoDrawWarning` says this, once for each bag.
         """
         return self.structure.unflatten(self.flat)
 
@@ -348,7 +373,7 @@ class SampleBag(nn.Module):
         return self.supports.encoded()
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.supports = Supports.decoded(state)
+        self.supports = Supports.decoded(state, self.structure.dim)
 
     def extra_repr(self) -> str:
         kind = "equal" if self.logits is None else "trained"

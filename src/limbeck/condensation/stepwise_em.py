@@ -48,20 +48,20 @@ class StepwiseEM:
     r"""Online EM (Cappé and Moulines, 2009) as an update of the loop.
 
     At each step the statistics of the E step on the minibatch are mixed into a running average
-    with weight γ_t, and the M step follows from that average. It descends `limbeck.losses.kl`
-    alone. Several mixtures run side by side, in float64, and the student is the one that has
-    explained fresh inputs best so far, each minibatch being evaluated before it is learnt from.
+    with weight γ_t, and the M step uses that average. It can only minimise `limbeck.losses.kl`.
+    Several mixtures are fitted in parallel, in float64. The student is the one with the highest
+    likelihood of fresh inputs so far: each minibatch is evaluated before it is used for fitting.
 
     Arguments:
         schedule: γ as a function of (steps done, total): "linear" from 1 to 0, "robbins-monro"
             for `StepSize()`, a `StepSize`, or any other schedule. Default: "linear".
         floor: The least variance of a component, in units of the inputs' variance. Default: 1e-4.
-        restarts: Mixtures that start by k-means++; 0 goes on from the student. Default: 4.
+        restarts: Mixtures that start by k-means++; 0 continues from the student. Default: 4.
         start: Number of inputs that mixtures start from. Default: 100, or more for many components.
-        average: The part of the steps, at the end, over which statistics are averaged once more,
-            which reduces noise; 0 for none. Default: 0.5.
-        window: γ is at most a minibatch's size over this number; 0 leaves γ to the schedule.
-            Default: ten inputs a component and variable.
+        average: The fraction of the steps, at the end, over which statistics are averaged once
+            more, which reduces noise; 0 for none. Default: 0.5.
+        window: γ is at most the batch size divided by this number; 0 means no such limit.
+            Default: 10 · components · (variables + 1).
         interpolate: "statistics", or "parameters" for the other update of the source text:
             θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch. Default: "statistics".
         iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
@@ -111,13 +111,13 @@ class StepwiseEM:
         self.compilable = not (self.matrices and objective.device.type == "cuda")
         self.progress = Progress(1, objective.device, student.means.dtype)
         self._leaves = {name: p.detach() for name, p in student.named_parameters()}
-        known = 10 * student.components * (student.dim + 1)  # ten inputs a component and variable
+        known = 10 * student.components * (student.dim + 1)  # ten inputs per component and variable
         self._window = known if self.window == "auto" else self.window
         self._begin(max(100, known) if self.start == "auto" else self.start)
 
     @torch.no_grad()
     def _begin(self, n: int) -> None:
-        r"""All that the steps change, from some inputs that are looked at without moving on."""
+        r"""The state that steps change, from some inputs, without advancing their source."""
         batch = as_batch(self.objective.inputs.probe(n))
         samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
         least = gaussians.least_variances(samples.variance, self.floor, self.kind)

@@ -117,7 +117,7 @@ def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
 
 
 def is_online(online: bool | str, draws: Draws | Stream) -> bool:
-    r"""Whether to use one draw an input; "auto" goes by the kind and the size of the draws."""
+    r"""Whether to use one draw per input; "auto" depends on the kind and size of the draws."""
     if isinstance(draws, Stream) and online is False:
         raise ArgumentError("online", False, "True or 'auto' for a stream, which is not kept")
     if online == "auto" and isinstance(draws, Draws):
@@ -254,7 +254,7 @@ def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False)
 
 
 class OneDraw:
-    r"""log p(y|x, w) of all classes y, (n, K), with one draw w an input, or the mean of `share`."""
+    r"""log p(y|x, w) of all classes y, (n, K), with one draw w per input, or a mean of `share`."""
 
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.share = predict, share
@@ -274,7 +274,7 @@ class OneDraw:
 
 
 def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
-    r"""A teacher by one fresh draw an input, whose targets are those of the average in the mean."""
+    r"""A teacher with one fresh draw per input; the mean of its targets is that of the average."""
     logs = OneDraw(predict, source, share)
     if predict.vmapped:
         return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
@@ -286,7 +286,7 @@ def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
     r"""Raise where a function has no derivatives, which a loss needs."""
     if not predict.vmapped:
         raise NotDifferentiableError(
-            f"predict: {loss} asks for input derivatives, and this function has none, "
+            f"predict: {loss} needs input derivatives, and this function has none, "
             f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
             "write the function in torch."
         )
@@ -325,7 +325,7 @@ JOINT = (
 
 
 class WarnOnce(set[str]):
-    r"""A warning that comes at most once for a bag or a result, however often it is used."""
+    r"""A warning that is given at most once for a bag or a result."""
 
     def __call__(self, message: str) -> None:
         if message not in self:

@@ -1,4 +1,4 @@
-r"""The demo: what limbeck does, on data that come with scikit-learn, in two or three minutes."""
+r"""The demo: all three verbs on data sets of scikit-learn, in two or three minutes."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class Tour:
         r"""Write the page; a sentence on where it is, or on what it needs."""
         missing = [name for name in ("jinja2", "matplotlib") if not importlib.util.find_spec(name)]
         if missing:
-            return f"A page on it needs {' and '.join(missing)}: pip install 'limbeck[report]'."
+            return f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'."
         from limbeck.report.page import write_tour
 
         folders, findings = [self.folder / verb for verb in self.findings], self.findings.values()
         page = write_tour(folders, self.folder, list(findings), commands=COMMANDS)
-        return f"One page on all of it is {page}. Next: limbeck compress --help."
+        return f"The report on all parts is {page}. Next: limbeck compress --help."
 
 
 def run(
@@ -162,7 +162,7 @@ def _compress(tour: Tour) -> Rows:
             result = distill(teacher, student, inputs, loss, **options)
             measure(name, student, images, result.seconds)
     finding = show_compression(tour, rows)
-    tour.console.print(f"The same by one call, with a report: lb.compress, from {few} images …")
+    tour.console.print(f"The same in one call, with a report: lb.compress, from {few} images …")
     options = {"inputs": "data", "loss": both, "steps": tour.steps, **tour.training}
     small = compress(teacher, X[:few], STUDENT[1:-1], **options)
     tour.add("compress", small, finding, X=X_test, y=y_test, labels=y[:few])
@@ -170,7 +170,7 @@ def _compress(tour: Tour) -> Rows:
 
 
 def show_compression(tour: Tour, rows: Rows) -> str:
-    r"""Print the table, and give the one sentence to tell a colleague."""
+    r"""Print the table, and return a one-sentence summary."""
     values, both, labels = (rows[k]["agreement"] for k in (5, 7, 8))
     ratio = rows[0]["parameters"] // rows[7]["parameters"]
     finding = (
@@ -229,7 +229,7 @@ def _normalize(tour: Tour) -> dict[str, Any]:
         chains = rbm.advance(rbm.start(8, generator), 2000, generator)
         say(f"\nSamples of the RBM, after 2,000 sweeps each:\n{_picture(chains)}", highlight=False)
         images = _picture(student.sample(8, generator))
-        say(f"Samples of the NADE, exact and at once:\n{images}", highlight=False)
+        say(f"Samples of the NADE, exact and without chains:\n{images}", highlight=False)
     columns = {
         "method": "", "log Z": ".3f", "s.e.": ".3f", "95% interval": "s", "verdict": "",
         "seconds": ".1f",

@@ -1,4 +1,4 @@
-r"""Condense: the posterior of a logistic regression into ten draws that predict like all."""
+r"""Condense the posterior of a logistic regression into ten pseudo-draws."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _surface(bag: SampleBag) -> Callable[[Tensor], Tensor]:
 
 
 def show(tour: Tour, rows: list[dict[str, Any]], file: Path | None) -> str:
-    r"""Print the table, and give the one sentence to tell a colleague."""
+    r"""Print the table, and return a one-sentence summary."""
     every, ten, bag, _, ep = rows
     times = (every["milliseconds"], bag["milliseconds"])
     speed = compared(*times, "faster", "slower", "as fast", " times")

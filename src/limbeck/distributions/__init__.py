@@ -1,4 +1,4 @@
-r"""The distributions that predictions are made of, and their averages over draws."""
+r"""Predictive distributions, and their averages over draws."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def end_of(
 class Distribution:
     r"""A batch of distributions, as a plain named tuple of their parameters.
 
-    `torch.vmap`, `torch.func` and the compiler see through it. A parameter that is left out is the
-    empty tuple. Parameters are broadcast to one batch shape.
+    `torch.vmap`, `torch.func` and the compiler support it. An omitted parameter is the empty tuple.
+    Parameters are broadcast to one batch shape.
     """
 
     __slots__ = ()
@@ -70,7 +70,7 @@ class Distribution:
         return longer[0] if len(longer) == 1 else torch.broadcast_shapes(*shapes)
 
     def expand(self, shape: UserObject[tuple[int, ...]]) -> Self:
-        r"""The same as a batch of this shape, without copies."""
+        r"""The distribution broadcast to this batch shape, without copies."""
         return map_parameters(self, lambda v, dims: v.expand((*shape, *v.shape[v.ndim - dims :])))
 
     def log_prob(self, y: UserObject[Events]) -> Tensor:

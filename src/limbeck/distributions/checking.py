@@ -1,4 +1,4 @@
-r"""Checks of the distributions that a user's function gives."""
+r"""Checks of the distributions that a user's function returns."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _check_values(distribution: Any, argument: str) -> None:
 
 
 def _fault(name: str, value: Tensor, alone: bool) -> tuple[str, str] | None:
-    r"""What is wrong with the values of a parameter, and what would be right."""
+    r"""What is wrong with the values of a parameter, and what is expected."""
     finite = value.isfinite()
     if name == "logits" and not alone:  # a class may be impossible
         finite |= value == -torch.inf

@@ -17,7 +17,7 @@ from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, 
 
 
 class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABSENT, ABSENT))):
-    r"""What Bernoulli and Categorical share."""
+    r"""The common base of Bernoulli and Categorical."""
 
     __slots__ = ()
     either = ("probs", "logits")

@@ -1,4 +1,4 @@
-r"""Taking a student elsewhere: ONNX, torch.export or plain NumPy, checked, with a model card."""
+r"""Export of students: ONNX, torch.export or plain NumPy, checked, with a model card."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError
 from limbeck.export.card import card, card_path
-from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_file
-from limbeck.export.numpy_predictor import numpy_files, places, to_numpy
+from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
+from limbeck.export.numpy_predictor import numpy_files, to_numpy
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
@@ -19,9 +19,9 @@ __all__ = [
     "to_onnx", "to_pt2",
 ]  # fmt: skip
 
-# by format: the suffix of its files, and the function that writes a file and returns its largest
+# by format: the suffix of its files, and the function that gives them for a path, with the largest
 # difference from torch
-FORMATS: dict[str, tuple[str, Callable[[Portable, Path], float | None]]] = {
+FORMATS: dict[str, tuple[str, Callable[[Portable, Path], tuple[dict[Path, bytes], Any]]]] = {
     "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "numpy": (".npz", numpy_files),
 }  # fmt: skip
 _card_text = card  # `export` has an argument of that name
@@ -39,9 +39,9 @@ def export(
     title: Text | None = None,
     card: Flag = True,
 ) -> Path:
-    r"""Write a student for use without limbeck; it is run and compared with torch first.
+    r"""Write a student for use without limbeck, after comparing it with torch.
 
-    Returns the path: the file, or the folder.
+    Returns the path of the file or folder.
 
     Arguments:
         thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
@@ -49,29 +49,31 @@ def export(
             folder (with predict.py and weights.npz) for plain NumPy.
         format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
             write student.onnx or student.pt2.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
-        predict: Your own function of (draw, x), for the folder of a condensed bag, which does not
-            hold it; ready-made models are known. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
+        predict: Your own function of (draw, x), for the folder of a condensed bag, in which it is
+            not saved. Default: None, for ready-made models.
         report: The result of `result.report(...)`, for the card. Default: None.
         title: The card's title. Default: the student's kind.
         card: Whether to write a model card (Markdown) beside it. Default: True.
     """
     path = Path(path)
-    kind = kind_of(path, format)
-    if kind != "numpy" and _is_folder(path):
+    kind, folder = kind_of(path, format), path if _is_folder(path) else None
+    if kind != "numpy" and folder is not None:
         path = path / f"student.{kind}"
     if card:
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
-    worst = FORMATS[kind][1](model, path)
-    written = places(path) if kind == "numpy" else (path,)
+    content, worst = FORMATS[kind][1](model, path)
+    written = tuple(content)
+    if card:
+        if hasattr(report, "shipped"):
+            report = report.shipped({file.name: len(part) for file, part in content.items()})
+        text = _card_text(model, path, kind, worst, report=report, title=title)
+        content[card_path(path, kind)] = text.encode()
+    write_files(content, folder)
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = written
-    report = report.shipped(written) if hasattr(report, "shipped") else report
-    if card:
-        text = _card_text(model, path, kind, worst, report=report, title=title)
-        write_file(card_path(path, kind), text.encode())
     return path
 
 

@@ -3,6 +3,7 @@ r"""Model cards: what an exported student is, how to use it, and when not to tru
 from __future__ import annotations
 
 from collections.abc import Iterable
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +16,44 @@ from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
 from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
+from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
 
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
     "log_probabilities": "natural logarithms of probabilities",
-    "logits": "logits: a softmax (of one output, a sigmoid) makes probabilities of them",
+    "logits": "logits: a softmax (a sigmoid for one output) converts them to probabilities",
     "values": "values, in the units of the teacher",
     "log_density": "natural logarithms of the density",
-    "outputs": "as the module gives them",
+    "outputs": "the module's own outputs",
     "means": "means of the outcome, in its units",
 }
 
 INTENDED = {
-    "compress": "In place of its teacher, on rows like those that it was made with.",
-    "condense": "In place of the average over all posterior draws, at inputs like those given.",
-    "normalize": "In place of the target where exact log probabilities or samples are needed.",
-    "distill": "In place of its teacher, at inputs like those that it was trained at.",
+    "compress": "Instead of its teacher, on rows like those that it was trained with.",
+    "condense": "Instead of the average over all draws, at inputs like those of its training.",
+    "normalize": "Instead of the target, where exact log probabilities or samples are needed.",
+    "distill": "Instead of its teacher, at inputs like those of its training.",
 }
 
 DOUBTS = {
     "compress": [
-        "Where the teacher is wrong, the student is wrong too; it has learnt nothing else.",
-        "On rows unlike those that it was made with it may differ from the teacher. Compare both "
+        "Where the teacher is wrong, the student is wrong too.",
+        "On rows unlike those of its training it may differ from the teacher. Compare both "
         "on such rows first: `result.report(X, y)`.",
     ],
     "condense": [
-        "It is as good as the draws: if the chains had not mixed, neither has it.",
-        "Away from the inputs at which it was matched it may differ from the average of all draws.",
-        "It predicts each input by itself. Joint predictions of several inputs, and parameters "
+        "It is only as good as the draws: chains that had not mixed give a wrong student.",
+        "Away from its training inputs it may differ from the average of all draws.",
+        "It predicts each input separately. Joint predictions of several inputs, and parameters "
         "with their uncertainty, need the posterior's own draws: pseudo-draws are not draws.",
     ],
     "normalize": [
-        "Its densities are its own, and near the target's only as far as the training went: "
-        "`limbeck.log_partition(target, student)` measures that."
+        "Its densities only approximate the target's: "
+        "`limbeck.log_partition(target, student)` measures the difference."
     ],
     "distill": [
         "Where the teacher is wrong, the student is wrong too.",
-        "Away from the inputs that it was trained at it may differ from the teacher.",
+        "Away from its training inputs it may differ from the teacher.",
     ],
 }
 
@@ -64,7 +66,7 @@ def card(
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:
-        thing: A result, an estimator, a module, or what `portable` made of one.
+        thing: A result, an estimator, a module, or the result of `portable`.
         path: The file or folder of the student. Default: "student.onnx".
         format: "onnx", "pt2" or "numpy". Default: "onnx".
         worst: The file's largest difference from torch. Default: None, not known.
@@ -77,17 +79,17 @@ def card(
     settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = [*map(str, model.about.get("doubts", [])), *DOUBTS[verb]]
+    doubts = [*map(markdown, model.about.get("doubts", [])), *DOUBTS[verb]]
     if model.table is not None:
-        doubts.append("Categories that the data did not have are taken as unknown.")
-    fidelity = "No report was given when this was written: ask `result.report(...)` on other rows."
+        doubts.append("Categories that are not in the training data are treated as unknown.")
+    fidelity = "No report was passed to the export: run `result.report(...)` on other rows."
     if report is not None:
-        fidelity = f"```text\n{str(report).strip()}\n```"
-    origin = _rows(("setting", "value"), list(settings.items())) if settings else "Not known."
+        fidelity = markdown_block(str(report).strip(), "text")
+    origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
     blocks = [
-        f"# {title or f'Distilled {model.name}'}",
+        f"# {markdown(title or f'Distilled {model.name}')}",
         f"{_what(model)} It has {count:,} parameters.",
-        f"## Use\n\n```text\n{_use(model, Path(path), format)}\n```",
+        f"## Use\n\n{markdown_block(_use(model, Path(path), format), 'text')}",
         f"## Inputs\n\n{_inputs(model, format)}",
         f"## Outputs\n\n{_outputs(model, format)}",
         f"## How it was made\n\n{origin}",
@@ -95,7 +97,7 @@ def card(
         f"## Checks\n\n{_checks(worst, format)}",
         f"## Intended use\n\n{INTENDED[verb]}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
-        "## Versions\n\n" + _rows(("what", "version"), list(environment("cpu").items())),
+        "## Versions\n\n" + markdown_table(("what", "version"), environment("cpu").items()),
         f"<!-- {MARK} -->",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -110,25 +112,28 @@ def card_path(path: Path, format: str) -> Path:
 
 def _what(model: Portable) -> str:
     if model.form == "log_density":
-        return f"A density that is evaluated in closed form: {model.name}."
+        return f"A density that is evaluated in closed form: {markdown(model.name)}."
     teacher = model.about.get("teacher")
-    of = f" that predicts like its teacher, {teacher}" if teacher else ""
+    of = f" that predicts like its teacher, {markdown(teacher)}" if teacher else ""
     task = f", for {model.task}" if model.task else ""
     inside = isinstance(model.student, Preprocessed)
-    scaled = " Its inputs are scaled inside: it takes them raw." if inside else ""
-    return f"A student{of}{task}: {model.name}.{scaled}"
+    scaled = " It takes raw inputs and scales them itself." if inside else ""
+    return f"A student{of}{task}: {markdown(model.name)}.{scaled}"
 
 
 def _use(model: Portable, path: Path, format: str) -> str:
     table = model.table is not None
     if format == "pt2":
-        load = f'import torch\n\nstudent = torch.export.load("{path.name}").module()\n'
+        load = f"import torch\n\nstudent = torch.export.load({dumps(path.name)}).module()\n"
         return f"{load}y = student({'parts' if table else 'x'})"
     if format == "numpy":
         x = '{"column": [...], ...}' if table else "x"
-        load = f"from {places(path)[1].stem} import predict\n\n"
+        script = places(path)[1]
+        load = f"from {script.stem} import predict\n\n"
+        if not script.stem.isidentifier():
+            load = f'import runpy\n\npredict = runpy.run_path({dumps(script.name)})["predict"]\n'
         return f"{load}y = predict({x})  # needs nothing but NumPy"
-    load = f'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{path.name}")\n'
+    load = f"import onnxruntime\n\nsession = onnxruntime.InferenceSession({dumps(path.name)})\n"
     if not table:
         return load + 'y = session.run(["y"], {"x": x})[0]'
     feeds = "feeds = {...}  # an array (n, 1) for each column, by its name\n"
@@ -139,12 +144,13 @@ def _inputs(model: Portable, format: str) -> str:
     if model.table is None:
         kind = "numbers" if format == "numpy" else str(model.dtype).removeprefix("torch.")
         shape = ", ".join(["n", *map(str, model.shape or ("?",))])
-        text = _rows(("name", "shape", "type"), [("x", f"({shape})", f"{kind}; as they come")])
+        x = ("x", f"({shape})", f"{kind}; as they come")
+        text = markdown_table(("name", "shape", "type"), [x])
         if model.dtype == torch.float64 and format != "numpy":
-            text += "\n\nfloat32 could not tell some of its numbers apart: do not round them."
+            text += "\n\nfloat32 cannot distinguish some of these numbers: do not round them."
         return f"{text}\n\n{_gaps(model, format)}".rstrip()
     rows = [row for column in model.table.varying for row in _column(column, format)]
-    text = _rows(("name", "shape", "values"), rows)
+    text = markdown_table(("name", "shape", "values"), rows)
     if format == "pt2":
         before = "The program does not take raw columns: it takes one dict of these tensors"
         text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
@@ -170,7 +176,7 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
         return [(column.key, "(n,) int64", text)]
     unit = "seconds since 1970 in UTC" if column.kind == "date" else "the number"
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
-    missing = (column.mask, "(n,) bool", f"whether `{column.key}` is missing")
+    missing = (column.mask, "(n,) bool", f"whether {column.key} is missing")
     return [(column.key, "(n,) float32", unit + less), *([missing] if column.mask else [])]
 
 
@@ -180,11 +186,11 @@ def _first(texts: Iterable[str]) -> str:
 
 
 def _gaps(model: Portable, format: str) -> str:
-    r"""What happens to a missing value, or an infinite one, where the data had none."""
+    r"""What happens to missing or infinite values in columns where the data had none."""
     if model.task is None:
         return ""
     where = "" if model.table is None else " in a column where the data had no missing values"
-    what = "is refused" if format == "numpy" else "makes the answer to its row NaN"
+    what = "is refused" if format == "numpy" else "makes the output for its row NaN"
     return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
@@ -197,23 +203,16 @@ def _outputs(model: Portable, format: str) -> str:
     if model.classes is None:
         return f"`{name}`: {text}."
     what = "Labels" if model.task == "multilabel" else "Classes"
-    classes = ", ".join(f"`{label}`" for label in model.classes)
+    classes = ", ".join(map(markdown_code, model.classes))
     return f"`{name}`: {text}.\n\n{what}, in the order of the columns: {classes}."
 
 
 def _checks(worst: float | None, format: str) -> str:
     if worst is None:
-        return "Not run: onnxruntime was not there when this was written."
+        return "Not run: onnxruntime was not installed."
     program, exact, limit = {
         "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
         "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
     }[format]  # fmt: skip
-    figure = f"at most {worst:.1g}, relative to the largest answer and one"
-    return f"Run with {program} at random inputs: off torch{exact} by {figure}; allowed: {limit:g}."
-
-
-def _rows(heading: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    r"""A table in Markdown."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    cells = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in lines)
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"
+    return f"Run with {program} at random inputs: differs from torch{exact} by {figure}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,25 @@ from torch import Tensor, nn
 
 from limbeck.arrays import part_of
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.storage.files import replacing
+from limbeck.storage import folders
+from limbeck.storage.files import write_bytes
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
 MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
 
-@contextmanager
-def in_place(path: Path) -> Iterator[str]:
-    r"""A name to write to; the file takes its place once it is whole."""
+def write_files(content: Mapping[Path, bytes], folder: Path | None = None) -> None:
+    r"""Write files, each of them completely or not at all; into a folder of limbeck's, as one."""
     try:
-        with replacing(path) as temporary:
-            yield temporary
+        if folder is not None:
+            folders.add(folder, "export", {path.name: part for path, part in content.items()})
+            return
+        for path, part in content.items():
+            write_bytes(path, part)
     except CheckpointError as error:
-        reason = error.__cause__ or error
-        raise LimbeckError(f"export: {path} cannot be written ({reason})") from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    r"""Write a file, completely or not at all."""
-    with in_place(path) as temporary:
-        Path(temporary).write_bytes(content)
+        place, reason = folder or next(iter(content)), error.__cause__ or error
+        raise LimbeckError(f"export: {place} cannot be written ({reason})") from error
 
 
 def check_suffix(path: Path, suffix: str) -> None:
@@ -53,7 +50,7 @@ def not_foreign(path: Path) -> None:
 
 
 def relative_difference(answers: Tensor, expected: Tensor) -> float:
-    r"""The largest difference, relative to the largest answer and one; infinite if not alike."""
+    r"""The largest difference, relative to the largest output and one; ∞ if shapes differ."""
     if answers.shape != expected.shape:
         return float("inf")
     if not answers.numel():
@@ -69,7 +66,7 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
 
 
 def check_agreement(what: str, worst: float, tolerance: float | None = None) -> None:
-    r"""Refuse a file whose answers differ too much from torch's, by default by `TOLERANCE`."""
+    r"""Refuse a file whose outputs differ from torch's by more than a limit (`TOLERANCE`)."""
     if not worst < (TOLERANCE if tolerance is None else tolerance):
         reason = f"disagrees with torch by {worst:.2g}, and was not written"
         raise LimbeckError(f"export: the {what} {reason}")
@@ -91,7 +88,7 @@ def quietly() -> Iterator[None]:
 
 
 def export_error(name: str, what: str, error: Exception) -> LimbeckError:
-    r"""Why torch cannot write a student, in one line."""
+    r"""The error for a student that torch cannot export, in one line."""
     cause = error.__cause__ or error
     reason = (str(cause).strip() or repr(cause)).splitlines()[0]
     advice = f"; {FREE}" if "(batch)" in reason else ""

@@ -227,7 +227,7 @@ def _nade(module: NADE, script: Script, prefix: str) -> None:
     script.add(
         f"h = (h.reshape(len(h), -1)[:, {order}] - {support.first}) / {support.step}",
         "if not np.isin(h, (0, 1)).all():",
-        f'    raise ValueError("x: expected {support.description}")',
+        f"    raise ValueError({f'x: expected {support.description}'!r})",
         f"a, total = np.repeat({c}[None], len(h), 0), np.zeros(len(h))",
         "for i in range(h.shape[1]):  # p(x_i = 1 | x_<i) = sigmoid(z)",
         f"    z = sigmoid(a) @ {u}[i] + {b}[i]",

@@ -31,7 +31,7 @@ from limbeck.tables.table import Table
 
 NUMPY_TOLERANCE = 1e-6  # as `files.TOLERANCE`, against torch in double precision
 
-HEAD = '''"""{about}"""
+HEAD = """""{about}""
 
 {imports}from pathlib import Path
 
@@ -40,7 +40,7 @@ import numpy as np
 W = dict(np.load(Path(__file__).with_name({weights!r}), allow_pickle=False))
 W = {{name: a.astype(float) if a.dtype.kind == "f" else a for name, a in W.items()}}
 if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):
-    raise ValueError("{weights}: got weights that are NaN; the file is damaged")'''
+    raise ValueError({weights!r} + ": got weights that are NaN; the file is damaged")"""
 
 # the function by which scripts read a table's columns
 READER = '''
@@ -122,21 +122,23 @@ def to_numpy(
     path: PathLike,
     input_shape: UserObject[int | Sequence[int] | None] = None,
 ) -> Path:
-    r"""Write a small student as weights (.npz) and a script that needs nothing but NumPy.
+    r"""Write a small student as weights (.npz) and a script that needs only NumPy.
 
     The script is run and compared with torch before anything is written.
 
     Arguments:
         thing: As of `limbeck.export.export`.
         path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
     """
-    numpy_files(portable(thing, input_shape), Path(path))
-    return Path(path)
+    path = Path(path)
+    content = numpy_files(portable(thing, input_shape), path)[0]
+    files.write_files(content, None if path in content else path)
+    return path
 
 
-def numpy_files(model: Portable, path: Path) -> float:
-    r"""Write a student for NumPy; how far it is from torch in double precision."""
+def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
+    r"""The files of a student for NumPy; its difference from torch in double precision."""
     weights, script = places(path)
     files.not_foreign(script)
     text, arrays = _written(model, weights.name)
@@ -148,9 +150,7 @@ def numpy_files(model: Portable, path: Path) -> float:
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
     files.check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
-    files.write_file(weights, content.getvalue())
-    files.write_file(script, text.encode())
-    return worst
+    return {weights: content.getvalue(), script: text.encode()}, worst
 
 
 def places(path: Path) -> tuple[Path, Path]:
@@ -195,9 +195,9 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     code = "\n".join([body, *functions.values(), reader])
     imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
     about = f"{model.name} in plain NumPy; {files.MARK}, version {limbeck.__version__}."
-    lines = [HEAD.format(about=about, imports=imports, weights=weights)]
+    lines = [HEAD.format(about=json.dumps(about), imports=imports, weights=weights)]
     if model.classes is not None:
-        names = [c if isinstance(c, str | int | float) else str(c) for c in model.classes]
+        names = [c if isinstance(c, int | float) else str(c) for c in model.classes]
         lines.append(f"CLASSES = {names!r}")
     for name, expression in functions.items():
         lines += ["", "", f"def {name}(z):", f"    return {expression}"]

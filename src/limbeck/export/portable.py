@@ -1,4 +1,4 @@
-r"""A student to export: a module from raw inputs to answers, and how to use it."""
+r"""A student to export: a module from raw inputs to outputs, and how to use it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Portable:
 
     @property
     def dtype(self) -> torch.dtype:
-        r"""The floating type of its inputs: float64 where float32 could not tell rows apart."""
+        r"""The floating type of its inputs: float64 if float32 cannot distinguish rows."""
         dtypes = (getattr(module, "input_dtype", None) for module in self.module.modules())
         return next(filter(None, dtypes), self.like().dtype)
 
@@ -62,7 +62,7 @@ class Portable:
             raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
 
     def rows(self, n: UserObject[int] = CHECK_ROWS) -> Any:
-        r"""Random inputs as the student may meet them, always the same: (n, *shape), or a dict."""
+        r"""Random inputs of the student's kind with a fixed seed: (n, *shape), or a dict."""
         if self.table is not None:
             device = self.like().device
             return map_tensors(lambda part: part.to(device), random_rows(self.table, n))

@@ -1,4 +1,4 @@
-r"""Tables as ONNX graphs: one named input a column."""
+r"""Tables as ONNX graphs: one named input per column."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _column_nodes(column: Column, outputs: list[str], prefix: str) -> list[Any]:
 
 
 class _Nodes:
-    r"""A list of ONNX nodes that grows by calls, each of which gives its output's name."""
+    r"""A list of ONNX nodes; each call adds one and returns its output's name."""
 
     def __init__(self, prefix: str) -> None:
         self.nodes: list[Any] = []
@@ -157,6 +157,15 @@ def to_onnx(
     """
     path = Path(path)
     files.check_suffix(path, ".onnx")
+    files.write_files({path: table_onnx_file(student, table, classes, task, output)})
+    return path
+
+
+def table_onnx_file(
+    student: nn.Module, table: Table, classes: Sequence[Any] | np.ndarray[Any, Any] | None,
+    task: str, output: str,
+) -> bytes:  # fmt: skip
+    r"""The content of the ONNX file that `to_onnx` writes."""
     choice("task", task, TASKS)
     for column in table.varying:
         if column.key in ("label", "probabilities"):
@@ -173,13 +182,11 @@ def to_onnx(
     with torch.no_grad():
         expected = module(batch)
     labels = _labels(classes, expected.shape[1])
-    file = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
+    file: bytes = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
     name = "label" if task == "regression" else "probabilities"
     answers = run_onnx(file, _feeds(table, batch), [name])
     files.check_agreement("ONNX file", files.relative_difference(answers, expected))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file)
-    return path
+    return file
 
 
 def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
@@ -193,23 +200,33 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     return labels.astype(types.get(labels.dtype.kind, np.int64))
 
 
+class _Unnamed(nn.Module):
+    r"""A module of a table's tensors without their names, which torch's exporter runs as code."""
+
+    def __init__(self, module: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, parts: list[Tensor]) -> Any:
+        return self.module(dict(zip(self.names, parts, strict=True)))
+
+
 def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
     r"""The ONNX model of torch's part, whose inputs are the tensors of a table."""
-    free = {0: torch.export.Dim("batch")}
+    free = [{0: torch.export.Dim("batch")}] * len(batch)
+    parts, unnamed = list(batch.values()), _Unnamed(module, list(batch)).eval()
     return trace_onnx(
-        module, batch, type(module.student).__name__, dynamic_shapes=(dict.fromkeys(batch, free),),
+        unnamed, parts, type(module.student).__name__, dynamic_shapes=(free,),
         input_names=[f"part_{k}" for k in range(len(batch))], output_names=["answer"],
     ).model_proto  # fmt: skip
 
 
-def trace_onnx(
-    module: nn.Module, x: object, name: str, file: str | None = None, **options: Any
-) -> Any:
+def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
     try:
         with files.quietly():
             # a last dict holds keyword arguments
-            return torch.onnx.export(module, (x, {}), file, dynamo=True, verbose=False, **options)
+            return torch.onnx.export(module, (x, {}), dynamo=True, verbose=False, **options)
     except Exception as error:  # of the exporter's many kinds
         raise files.export_error(name, "ONNX", error) from error
 

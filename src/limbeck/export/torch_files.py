@@ -3,8 +3,10 @@ r"""Files of torch's exporters, ONNX and torch.export: run and compared before t
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -23,8 +25,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.portable import Portable, portable
-from limbeck.export.table_onnx import run_onnx, trace_onnx
-from limbeck.export.table_onnx import to_onnx as table_to_onnx
+from limbeck.export.table_onnx import run_onnx, table_onnx_file, trace_onnx
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_blocks, segments
 from limbeck.models.mixture import GaussianMixture
@@ -140,38 +141,39 @@ def to_onnx(
     """
     if not input_shape or set(input_shape) != {""}:
         raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
-    onnx_file(Portable(student, tuple(input_shape[""])), Path(path))
+    files.write_files(onnx_file(Portable(student, tuple(input_shape[""])), Path(path))[0])
     return Path(path)
 
 
-def onnx_file(model: Portable, path: Path) -> float | None:
-    r"""Write a student as an ONNX file; how far it is from torch, None if that is not known."""
+def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
+    r"""A student as an ONNX file; its difference from torch, None if unknown."""
     files.check_suffix(path, ".onnx")
     if model.table is not None:
         assert model.student is not None
         assert model.task is not None
         output = "logits" if model.task == "multilabel" else "auto"
-        table_to_onnx(model.student, model.table, path, model.classes, model.task, output)
-        return files.TOLERANCE
+        content = table_onnx_file(model.student, model.table, model.classes, model.task, output)
+        return {path: content}, files.TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     x, module = model.rows(), plain(model.module)
-    with evaluating(module), torch.no_grad(), files.in_place(path) as temporary:
-        trace_onnx(
-            module, x, model.name, temporary, input_names=["x"], output_names=["y"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False,
+    with evaluating(module), torch.no_grad():
+        program = trace_onnx(
+            module, x, model.name, input_names=["x"], output_names=["y"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
         )  # fmt: skip
+        content = program.model_proto.SerializeToString()
         if importlib.util.find_spec("onnxruntime") is None:
-            return None
+            return {path: content}, None
         try:
             worst = files.largest_difference(
-                lambda rows: run_onnx(temporary, {"x": rows.cpu().numpy()}), module, x
+                lambda rows: run_onnx(content, {"x": rows.cpu().numpy()}), module, x
             )
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
             raise LimbeckError(f"export: {reason}; {files.FREE}") from error
         files.check_agreement("ONNX file", worst)
-        return worst
+        return {path: content}, worst
 
 
 @checked_arguments
@@ -182,22 +184,26 @@ def to_pt2(
 ) -> Path:
     r"""Write a result or a module as a program of torch.export, with a free batch size.
 
-    Whoever has torch reads it by `torch.export.load(path).module()`; limbeck is not needed, and
-    never reads such files itself.
+    Load it with `torch.export.load(path).module()`, which does not need limbeck. limbeck itself
+    never reads such files.
 
     Arguments:
         thing: As of `limbeck.export.export`.
         path: The file, whose name ends in .pt2.
-        input_shape: The shape of one row, of a module that does not have it. Default: None.
+        input_shape: The shape of one row, if the module does not define it. Default: None.
     """
-    program_file(portable(thing, input_shape), Path(path))
+    files.write_files(program_file(portable(thing, input_shape), Path(path))[0])
     return Path(path)
 
 
-def program_file(model: Portable, path: Path) -> float:
-    r"""Write a student as a program; how far it is from torch's own answers."""
+def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
+    r"""A student as a program's file; its difference from torch's own outputs."""
     files.check_suffix(path, ".pt2")
     x, module = model.rows(), plain(model.module)
+    for name in x if isinstance(x, dict) else ():
+        if re.search(r"[\"'\\{}\x00-\x1f]", name):  # torch runs code that has these names in it
+            expected = "names without quotes, backslashes and braces, in a .pt2 file: rename it"
+            raise ArgumentError("table", f"a column {name!r}", expected)
     rows = torch.export.Dim("batch")
     dynamic = {name: {0: rows} for name in x} if isinstance(x, dict) else {0: rows}
     about = {
@@ -206,22 +212,22 @@ def program_file(model: Portable, path: Path) -> float:
         "table": None if model.table is None else model.table.spec(),
     }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
-    with evaluating(module), torch.no_grad(), files.in_place(path) as temporary:
+    file = io.BytesIO()
+    with evaluating(module), torch.no_grad():
         program = _traced(model.name, module, x, dynamic)
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
                 error = LimbeckError(f"it needs limbeck's own operation {node.target}")
                 raise files.export_error(model.name, "a program", error)
         with files.quietly():
-            with open(temporary, "wb") as file:
-                torch.export.save(program, file, extra_files={"limbeck.json": text})
-            with open(temporary, "rb") as file:
-                loaded = torch.export.load(file).module()
+            torch.export.save(program, file, extra_files={"limbeck.json": text})
+            file.seek(0)
+            loaded = torch.export.load(file).module()
             worst = files.largest_difference(
                 lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
             )
-        files.check_agreement("program", worst if zipfile.is_zipfile(temporary) else math.inf)
-    return worst
+        files.check_agreement("program", worst if zipfile.is_zipfile(file) else math.inf)
+    return {path: file.getvalue()}, worst
 
 
 def _traced(name: str, module: nn.Module, x: Any, dynamic: Any) -> Any:

@@ -1,4 +1,4 @@
-r"""Where inputs come from: data, noise, neighbours, transformations, samples and their mixtures."""
+r"""Sources of inputs: data, noise, neighbours, transformations, samples and their mixtures."""
 
 from limbeck.inputs.base import Inputs
 from limbeck.inputs.combined import Augment, Mix, Munge, Seek, as_inputs

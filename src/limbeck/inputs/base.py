@@ -1,4 +1,4 @@
-r"""What every source of inputs has, and sources made of other sources."""
+r"""The base class of all sources of inputs, and of sources made of other sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limbeck.storage.files import strip_prefix
 
 
 class Inputs(ABC):
-    r"""A source of inputs: `inputs(n)` gives a Batch of n.
+    r"""A source of inputs: `inputs(n)` returns a Batch of n.
 
     A draw has two halves, so that as much as possible is compiled with the step: `draw(n)` does
     everything random and everything that changes state, and returns a few tensors (row numbers,
@@ -40,28 +40,28 @@ class Inputs(ABC):
 
     @abstractmethod
     def draw(self, n: int) -> Any:
-        r"""Everything random of n inputs, as tensors."""
+        r"""The random tensors of n inputs."""
 
     @abstractmethod
     def build(self, drawn: Any) -> Batch:
-        r"""The batch that a draw stands for: a pure function of tensors."""
+        r"""The batch of a draw: a pure function of tensors."""
 
     def own_batch(self) -> Any:
-        r"""The next of the batches that the data come in, as `draw` returns it."""
+        r"""The next of the data's own batches, as `draw` returns it."""
         raise NotImplementedError
 
     def __call__(self, n: int) -> Batch:
         return self.build(self.draw(n))
 
     def probe(self, n: int) -> Batch:
-        r"""At most n inputs to look at before the first step, without moving on."""
+        r"""At most n inputs for checks before the first step, without advancing the source."""
         state = {name: tensor.clone() for name, tensor in self.state_dict().items()}
         batch = self(min(n, len(self)) if hasattr(self, "__len__") else n)
         self.load_state_dict(state)
         return batch
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # noqa: B027 - most need nothing
-        r"""Receive the function of a batch that gives its present losses (n,)."""
+        r"""Set the function that computes the present losses (n,) of a batch."""
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         r"""Move to the student's device and floating type, and start the generator."""
@@ -70,16 +70,16 @@ class Inputs(ABC):
         self.generator.manual_seed(seed if self.seed is None else self.seed)
 
     def state_dict(self) -> dict[str, Tensor]:
-        r"""All tensors that are needed to continue drawing as if never interrupted."""
+        r"""The tensors that are needed to continue drawing exactly."""
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from where `state_dict` was taken."""
+        r"""Continue from a state of `state_dict`."""
         self.generator.set_state(state["generator"].cpu())
 
 
 class Eager(Inputs):
-    r"""A source that gives whole batches in `draw`, so that `build` has nothing left to do."""
+    r"""A source that returns complete batches in `draw`, so that `build` does nothing."""
 
     converts = False  # whether tensors of another floating type are converted, not refused
 

@@ -26,12 +26,12 @@ ACCEPTED = (
 
 @arg.checked_arguments
 def as_inputs(value: arg.UserObject[object], argument: arg.Text = "inputs") -> Inputs:
-    r"""The source that a value stands for.
+    r"""A value as a source of inputs.
 
     Arguments:
         value: A source, data, a torch data set or loader, a model with a method `sample`, or a
             function of n.
-        argument: What errors call the value. Default: "inputs".
+        argument: The name of the value in errors. Default: "inputs".
     """
     if isinstance(value, Inputs):
         return value
@@ -57,11 +57,11 @@ def as_inputs(value: arg.UserObject[object], argument: arg.Text = "inputs") -> I
 
 
 class Augment(Nested):
-    r"""Transformed rows; labels go with them, row numbers do not.
+    r"""Transformed rows; labels are kept, row numbers are dropped.
 
     Arguments:
         X: The data, anything that Dataset takes; rows are drawn in shuffled passes.
-        transform: A function of x (n, ...), or of x and `generator`, that gives as many rows.
+        transform: A function of x (n, ...), or of x and `generator`, that returns as many rows.
         y: Labels (N, ...). Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
     """
@@ -218,8 +218,8 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
 class Mix(Nested):
     r"""Batches of n that are made up of rows from several sources.
 
-    The rows from each source are its share on average in every batch, and up to a constant in many
-    batches (systematic sampling). Labels are kept if every source has them, weights are one where a
+    In every batch each source has its share of the rows on average, and over many batches up to a
+    constant (systematic sampling). Labels are kept if every source has them, weights are one if a
     source has none, and row numbers are dropped.
 
     Arguments:
@@ -325,13 +325,13 @@ class Seek(Nested):
 
     Of m = candidates · n inputs with losses l, n are drawn with replacement with probabilities
     q_i = uniform / m + (1 − uniform) l_i / Σ l, and get the weight 1 / (m q_i), times their own, so
-    that weighted means over batches estimate the mean over the source. Losses of which some are
-    negative are taken from their minimum; one that is not finite counts as zero.
+    that weighted means over batches estimate the mean over the source. If some losses are negative,
+    their minimum is subtracted; a loss that is not finite counts as zero.
 
     Arguments:
         source: Anything that `as_inputs` takes.
         candidates: The number of candidates for each input that is drawn. Default: 4.
-        uniform: The part of the probability that is divided equally, in (0, 1]. Default: 0.1.
+        uniform: The fraction of the probability that is uniform, in (0, 1]. Default: 0.1.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 

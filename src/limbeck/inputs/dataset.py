@@ -175,14 +175,14 @@ class Dataset(Inputs):
 
 
 class Loader(Eager):
-    r"""A loader that is gone through again and again.
+    r"""A loader that is iterated repeatedly.
 
-    Each step of a distillation takes the next batch of a DataLoader, whatever its size, also a
-    shorter last one (`drop_last=True` of the loader leaves it out). An IterableDataset is taken in
+    Each step of a distillation uses the next batch of a DataLoader, of any size, including a
+    shorter last one (set `drop_last=True` in the loader to drop it). An IterableDataset is read in
     batches of the distillation's batch_size, and so are loaders within `Mix` and `Seek`.
 
-    A run that resumes starts the loader again and skips the rows that were used. It continues
-    exactly if the loader gives the same items again: if it draws from the global generators
+    A resumed run starts the loader again and skips the rows that were used. It continues exactly
+    if the loader yields the same items again: if it draws from the global generators
     (shuffle=True), which are seeded from this source's, and not if it has its own generator.
 
     Arguments:
@@ -268,4 +268,4 @@ class Loader(Eager):
             if item is not None:
                 return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
-        raise ArgumentError("loader", "no items in a pass", "a loader that gives items every time")
+        raise ArgumentError("loader", "no items in a pass", "a loader with items in every pass")

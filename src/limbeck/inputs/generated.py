@@ -24,7 +24,7 @@ SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose stat
 
 
 class SeededCall:
-    r"""A user's function: it gets `generator`, or the global generators are seeded for it."""
+    r"""A user's function: it receives `generator`, or the global generators are seeded for it."""
 
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
         if not callable(function):
@@ -125,11 +125,11 @@ class Noise(Inputs):
 
 
 class Function(Eager):
-    r"""What a function of n gives.
+    r"""The inputs that a function of n returns.
 
     Arguments:
-        fn: A function of n, or of n and `generator` (on the student's device), that gives a Batch,
-            a tensor (n, ...) or a dict of such, all finite.
+        fn: A function of n, or of n and `generator` (on the student's device), that returns a
+            Batch, a tensor (n, ...) or a dict of such, all finite.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
@@ -143,12 +143,12 @@ class Function(Eager):
 
 
 class Samples(Function):
-    r"""What a model's sampling method gives, without gradients.
+    r"""Samples of a model, without gradients.
 
     Arguments:
         model: Anything with a method that takes n, or the shape (n,) as torch.distributions do, and
-            gives x with n rows, a tensor or a dict.
-        method: Its name; it gets `generator` if it has such a parameter. Default: "sample".
+            returns x with n rows, a tensor or a dict.
+        method: Its name; it receives `generator` if it has this parameter. Default: "sample".
         seed: The generator's seed. Default: the seed of the distillation.
     """
 

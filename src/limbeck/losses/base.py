@@ -18,7 +18,7 @@ Drawn: TypeAlias = Tensor | dict[str, Tensor] | None  # what is random of a loss
 
 
 class Probe(NamedTuple):
-    r"""What a loss gets before the first step: both models at a few inputs."""
+    r"""What a loss receives before the first step: both models at a few inputs."""
 
     student: View
     teacher: View
@@ -26,7 +26,7 @@ class Probe(NamedTuple):
 
 
 class Draws(NamedTuple):
-    r"""What a loss may draw from: sizes, the generator, and the teacher's projections."""
+    r"""What `draw` of a loss receives: sizes, the generator, and the teacher's projections."""
 
     n: int  # examples
     outputs: int  # their number I
@@ -69,7 +69,7 @@ class Loss:
         return None
 
     def draw(self, batch: Draws) -> Drawn:
-        r"""Everything random of the loss at a batch, as tensors."""
+        r"""The random tensors of the loss at a batch."""
         return None
 
     def __iter__(self) -> Iterator[tuple[float, Loss]]:
@@ -98,7 +98,7 @@ class Loss:
 
 
 def output_shape(view: View) -> torch.Size:
-    r"""The shape of a model's outputs as the model gives them."""
+    r"""The shape of a model's raw outputs."""
     raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
     return raw().shape
 

@@ -1,4 +1,4 @@
-r"""Losses on input derivatives: how far the student's tangents are from the teacher's."""
+r"""Losses on input derivatives of student and teacher."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
     Arguments:
         domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "log".
         weight: "uniform", or "teacher" for the teacher's probabilities. Default: "uniform".
-        projections: k random projections with the same expectation in place of the sum over
-            outputs, at a cost that does not grow with I. Default: every output, exactly.
+        projections: Number k of random projections, with the same expectation as the sum over
+            outputs, at a cost that does not grow with I. Default: None, all outputs.
     """
 
     name = "derivative_error"
@@ -54,7 +54,7 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
         self.compares = "classes" if domain == "log" else "values"
         self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
-        self.bias = "the targets enter multiplied with one another"
+        self.bias = "the loss contains products of the targets"
         if domain == "log":
             self.bias = "log derivatives with equal weights are not averages over draws; "
             self.bias += 'weight="teacher" makes the gradient affine in the targets'
@@ -89,10 +89,10 @@ class directional_error(Loss):  # noqa: N801
     the mean of (v·∂f)² over standard normal v is ‖∂f‖².
 
     Arguments:
-        directions: A tensor shaped like one input, or (m, ...) for m directions, over whose
-            errors is averaged; a function of x that gives directions (n, ...); or "random".
+        directions: A tensor shaped like one input, or (m, ...) for the mean over m directions; a
+            function of x that returns directions (n, ...); or "random".
         targets: "teacher" for the teacher's derivatives along the same directions, or a number
-            or tensor that (n, I) can be compared with. Default: "teacher".
+            or tensor that can be broadcast to (n, I). Default: "teacher".
         domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "plain".
     """
 

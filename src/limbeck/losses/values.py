@@ -14,7 +14,7 @@ from limbeck.losses.base import Drawn, Loss, Probe, output_shape
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
-    r"""½‖f − t‖², on probabilities where the models give any form of them, else on values."""
+    r"""½‖f − t‖², on probabilities if the models return any form of them, else on values."""
 
     name = "square_error"
     requires = frozenset({"values"})
@@ -30,7 +30,7 @@ class cross_entropy(Loss):  # noqa: N801
     The factor T² keeps the gradients' size when T changes (Hinton et al. 2015).
 
     Arguments:
-        temperature: T, above zero. Other than at 1 the gradient is not affine in the targets.
+        temperature: T, above zero. Unless it is 1, the gradient is not affine in the targets.
             Default: 1.
     """
 
@@ -43,7 +43,7 @@ class cross_entropy(Loss):  # noqa: N801
     def __init__(self, temperature: Positive = 1.0) -> None:
         self.temperature = temperature
         self.affine = self.temperature == 1.0
-        self.bias = "a temperature bends the probabilities, and the mean of bent draws is not bent"
+        self.bias = "softened probabilities of single draws do not average to those of the mean"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         targets = teacher.probabilities(self.temperature)
@@ -150,11 +150,11 @@ class multilabel_cross_entropy(Loss):  # noqa: N801
 
 
 class hints(Loss):  # noqa: N801
-    r"""½‖r(h_student) − h_teacher‖², with a regressor r that is trained as well and then dropped.
+    r"""½‖r(h_student) − h_teacher‖², with a regressor r that is trained too and then dropped.
 
     Arguments:
         teacher_layer: The name of a submodule of the teacher, as in `named_modules()`.
-        student_layer: The same of the student.
+        student_layer: The name of a submodule of the student.
         regressor: A module from the student's to the teacher's hidden units. Default: one linear
             layer of the right size.
     """
@@ -222,7 +222,7 @@ class log_density_error(_LogDensities):  # noqa: N801
     E⁰ + (log Z − c)·KL(p ‖ f) + ½(log Z − c)²; as c → −∞ it becomes the KL divergence.
 
     Arguments:
-        c: At most log Z; for discrete x the largest known log p̃(x) will do. Default: 0.
+        c: At most log Z; for discrete x, for example the largest known log p̃(x). Default: 0.
     """
 
     name = "log_density_error"

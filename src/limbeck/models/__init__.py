@@ -1,4 +1,4 @@
-r"""Students and teachers of limbeck's own."""
+r"""limbeck's own students and teachers."""
 
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
@@ -15,3 +15,6 @@ __all__ = [
     "MADE", "MLP", "NADE", "BatchedMLP", "DeepNADE", "Ensemble", "Flow", "GaussianMixture",
     "Preprocessed", "TableEncoder", "Trees",
 ]  # fmt: skip
+
+# models that may be made from the description in a file
+BY_NAME: dict[str, type] = {name: globals()[name] for name in __all__}

@@ -1,11 +1,11 @@
-r"""Models that factorise into one conditional for each variable: what NADE and others share."""
+r"""Autoregressive models: one conditional per variable. The base of NADE, DeepNADE and MADE."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck import losses
-from limbeck.arguments import Count, PathLike, UserObject, checked_arguments
+from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
 from limbeck.arrays import dtype_name, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
+from limbeck.models import checks
 from limbeck.models.checks import Device, Generator
+from limbeck.records import of_file, read_value
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
 from limbeck.training.config import Training
@@ -39,7 +41,9 @@ class Autoregressive(nn.Module):
     """
 
     output_form = "log_density"
-    settings: tuple[str, ...] = ()  # attributes of a subclass that its spec holds
+    settings: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # attributes of a subclass that its spec holds, with types
     order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
@@ -147,7 +151,7 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
         return {
             "type": type(self).__name__,
@@ -155,35 +159,42 @@ class Autoregressive(nn.Module):
             "order": None if natural else self.order.tolist(),
             "support": [type(self.support).__name__, self.support.count, *self.support.shape],
             "dtype": dtype_name(self._like()),
-            **{name: getattr(self, name) for name in self.settings},
+            **{name: getattr(self, name, None) for name in self.settings},
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A model of the same shape, freshly initialised."""
-        fields = dict(spec)
-        try:
-            if fields.pop("type") != cls.__name__:
-                raise LookupError
-            kind, count, *shape = fields.pop("support")
-            support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-            fields |= {"support": support, "dtype": getattr(torch, fields["dtype"])}
-            return cls(**fields, **options)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives") from None
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
+        kinds = {
+            "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
+            "dtype": checks.DtypeName, **cls.settings,
+        }  # fmt: skip
+        fields = checks.spec_fields(cls, spec, kinds, optional=("centre",))
+        kind, *sizes = fields.pop("support") or [None]
+        choice("spec.support[0]", kind, SUPPORTS)
+        count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
+        checks.check_size(cls._least_size(fields, 1 if count == 2 else count), most)
+        support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
+        return cls(**fields, support=support, **options)
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        r"""How many numbers a model with these fields has, at least."""
+        raise NotImplementedError
 
     @checked_arguments
     def save(self, path: PathLike) -> Path:
         r"""Write parameters and spec as one safetensors file."""
-        files.write(Path(path), self.state_dict(), {"spec": self.spec()}, FORMAT)
-        return Path(path)
+        return files.write(path, self.state_dict(), {"spec": self.spec()}, FORMAT)
 
     @classmethod
     @checked_arguments
     def load(cls, path: PathLike, device: Device = None) -> Self:
         r"""Read what `save` wrote."""
-        tensors, about = files.read(Path(path), FORMAT)
-        model = cls.from_spec(about.get("spec") or {}, device=device)
+        tensors, about = files.read(path, FORMAT)
+        with of_file(path):
+            most = checks.count_numbers(tensors)
+            model = cls.from_spec(about.get("spec") or {}, most, device=device)
         files.load_weights(model, tensors, Path(path))
         return model
 

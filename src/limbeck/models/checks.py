@@ -1,10 +1,11 @@
-r"""What all models check alike: sizes, types, input tensors and specs."""
+r"""Checks that models share: sizes, types, input tensors and specs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Collection, Mapping
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from limbeck import arguments
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
+from limbeck.records import check_depth, read_fields
 
 Device = arguments.Device | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
@@ -46,25 +48,55 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
     return x
 
 
+DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
+Sizes = tuple[int, ...]
+
+
 def spec_fields(
-    cls: type, spec: Mapping[str, Any], *names: str, optional: frozenset[str] = frozenset()
+    cls: type, spec: Mapping[str, Any], kinds: Mapping[str, Any], optional: Collection[str] = ()
 ) -> dict[str, Any]:
     r"""The fields of a spec but its type, with dtype as torch has it; other specs are refused."""
-    fields = dict(spec)
-    if set(fields) - optional != {"type", *names} or fields.pop("type") != cls.__name__:
-        raise ArgumentError("spec", dict(spec), f"what {cls.__name__}.spec() gives")
+    names = set(spec) if isinstance(spec, Mapping) else set[str]()
+    if not {"type", *kinds} - set(optional) <= names <= {"type", *kinds} or (
+        spec["type"] != cls.__name__
+    ):
+        expected = f"the result of {cls.__name__}.spec()"
+        raise ArgumentError("spec", reprlib.repr(spec), expected)
+    check_depth(spec, "spec")
+    fields = {name: value for name, value in spec.items() if name != "type"}
+    fields = read_fields(fields, kinds, "spec", optional)
     if "dtype" in fields:
-        fields["dtype"] = getattr(torch, fields["dtype"])
+        fields["dtype"] = DTYPES[fields["dtype"]]
     return fields
+
+
+def count_numbers(tensors: Mapping[str, Tensor]) -> int:
+    r"""How many numbers a model of a file's tensors may have: as many, and a million more.
+
+    The million is for what a file does not hold, such as the indicators of categories.
+    """
+    return 2**20 + sum(tensor.numel() for tensor in tensors.values())
+
+
+def check_size(size: int, most: int | None) -> None:
+    r"""Refuse a spec of so many numbers if the file's tensors have fewer, before allocation."""
+    if most is not None and size > most:
+        raise ArgumentError("spec", f"a model of {size:,} numbers", f"at most {most:,}")
 
 
 class Specified(nn.Module):
     r"""A module that a spec describes, but for its weights: its `fields` are arguments."""
 
-    fields: tuple[str, ...] = ()
+    fields: ClassVar[Mapping[str, Any]] = {}  # their types
+
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        r"""How many numbers a module with these fields has, at least."""
+        raise NotImplementedError
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the weights, for JSON."""
+        r"""The settings without the weights, for JSON."""
         values = {name: getattr(self, name, None) for name in self.fields}
         if "dtype" in values:
             values["dtype"] = dtype_name(next(self.parameters()))
@@ -72,6 +104,8 @@ class Specified(nn.Module):
         return {"type": type(self).__name__, **values, **lists}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A module of the same shape, freshly initialised."""
-        return cls(**spec_fields(cls, spec, *cls.fields), **options)
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        r"""A module of the same shape, freshly initialised, with at most so many numbers."""
+        fields = spec_fields(cls, spec, cls.fields)
+        check_size(cls.least_size(fields), most)
+        return cls(**fields, **options)

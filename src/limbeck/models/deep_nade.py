@@ -1,9 +1,10 @@
-r"""A NADE whose activations pass through a deep net at the start of each run of variables."""
+r"""DeepNADE: a NADE whose activations pass through a deep net every few variables."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +39,8 @@ class DeepNADE(Autoregressive):
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
-        order: As of `NADE`. Default: as they come.
-        support: As of `NADE`. Default: zeros and ones.
+        order: As in `NADE`. Default: the given order.
+        support: As in `NADE`. Default: zeros and ones.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
@@ -49,7 +50,7 @@ class DeepNADE(Autoregressive):
     torch.Size([3])
     """
 
-    settings = ("hidden", "width", "depth", "run")
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "width": int, "depth": int, "run": int}
     mean: Tensor
 
     @checked_arguments
@@ -78,6 +79,11 @@ class DeepNADE(Autoregressive):
         self._units = 4 * self.hidden + self.width
         nade_op.prepare_tracing(segments.logits)
 
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        layers = 2 * fields["depth"] * fields["hidden"] * fields["width"]
+        return 3 * fields["inputs"] * states * fields["hidden"] + layers
+
     @classmethod
     @checked_arguments
     def from_rbm(
@@ -85,13 +91,13 @@ class DeepNADE(Autoregressive):
         depth: CountFromZero = 2, run: Count | None = None, order: UserObject[Order] = None,
         samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
-        r"""One that starts at the weights of an RBM, centred at the means of its variables.
+        r"""A DeepNADE that starts at the weights of an RBM, centred at the means of its variables.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
-            hidden: As of `NADE.from_rbm`.
-            width: As of `DeepNADE`, and so are `depth`, `run` and `order`.
-            samples: Events of the RBM (or its data), whose mean is taken. Default: chains are run.
+            hidden: As in `NADE.from_rbm`. Default: as many as the RBM has.
+            width: As in `DeepNADE`, like `depth`, `run` and `order`.
+            samples: Events of the RBM (or its data), used for the means. Default: short chains.
             generator: The source of randomness. Default: torch's global one.
         """
         nade = NADE.from_rbm(rbm, hidden, order, generator, centre=None)
@@ -105,11 +111,11 @@ class DeepNADE(Autoregressive):
         cls, nade: NADE, width: Count | None = None, depth: CountFromZero = 2,
         run: Count | None = None, samples: Tensor | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
-        r"""One that starts at a NADE.
+        r"""A DeepNADE that starts at a NADE.
 
         Arguments:
             nade: A NADE, whose density it starts with if there are no samples.
-            width: As of `DeepNADE`, and so are `depth` and `run`.
+            width: As in `DeepNADE`, like `depth` and `run`.
             samples: Events (n, *shape) to centre inputs at. Default: NADE's centre stays.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """

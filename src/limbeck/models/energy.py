@@ -36,13 +36,13 @@ class Target(Protocol):
         r"""log p̃(x), (n,), of a batch of events (n, *shape)."""
 
     def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
-        r"""Chains (n, *shape) after so many sweeps, which leave p invariant, as a new tensor."""
+        r"""Chains (n, *shape) after some sweeps, which leave p invariant, as a new tensor."""
 
 
 class Path(Protocol):
     r"""Densities p_β from one that can be sampled and normalised (β = 0) to the target (β = 1).
 
-    `support` is where x lives, `log_z` the logarithm of the normaliser at β = 0.
+    `support` is the support of x, `log_z` the logarithm of the normaliser at β = 0.
     """
 
     support: Support
@@ -68,11 +68,11 @@ class Energy(nn.Module):
 
     Arguments:
         fn: The energy (n,) of events (n, *shape), a function or a module. +∞ forbids an event.
-        support: Where x lives: `Binary`, `Spins`, `States` or `Real`.
+        support: The support of x: `Binary`, `Spins`, `States` or `Real`.
         temperature: Divides the energy; above zero. Default: 1.
-        advance: `advance(x, sweeps, generator)` gives the chains after so many sweeps that leave
+        advance: `advance(x, sweeps, generator)` returns the chains after `sweeps` sweeps that leave
             the density invariant; with a parameter `beta` from 0 to 1, exp(−β fn / temperature),
-            for annealing too. Default: site-wise Gibbs sampling, or slice sampling on `Real`.
+            for annealing. Default: single-site Gibbs sampling, or slice sampling on `Real`.
         exact: Whether `advance` leaves the density invariant exactly; if not, results from its
             samples are marked as doubtful. Default: True.
 

@@ -1,8 +1,9 @@
-r"""An ensemble: the average of its members' probabilities, stable also in logs."""
+r"""An ensemble: the average of its members' probabilities, with stable logarithms."""
 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Self, TypeAlias
@@ -48,7 +49,7 @@ class Ensemble(nn.Module):
         models: A list of modules or callables on tensors, or one BatchedMLP.
         weights: One positive number for each member, normalised here. Default: equal weights.
         output_forms: The output form of members without such an attribute, or one for each, as
-            of `MLP`. Default: None.
+            in `MLP`. Default: None.
 
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
@@ -140,7 +141,7 @@ class Ensemble(nn.Module):
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
         Arguments:
-            sizes: Those of each MLP, as (784, 500, 300, 10).
+            sizes: The sizes of each MLP, such as (784, 500, 300, 10).
             X: Inputs (N, ...), a tensor or an array.
             y: Class numbers (N,).
             members: The number of nets. Default: 30.
@@ -149,7 +150,7 @@ class Ensemble(nn.Module):
             preset: "thesis" (ADADELTA, batches of 20) or "auto" (Adam, 200). Default: "thesis".
             seed: The seed of resamples, their order and the nets. Default: 0.
             device: The device to train on. Default: "auto", a GPU if there is one.
-            init: The initialisation of the nets' weights, as of `MLP`. Default: "he".
+            init: The initialisation of the nets' weights, as in `MLP`. Default: "he".
             options: Further settings of `limbeck.distill`.
         """
         data = Dataset(X, y)
@@ -193,15 +194,21 @@ class Ensemble(nn.Module):
         return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""An ensemble of the same shape, freshly initialised."""
-        models = spec_fields(Ensemble, spec, "models", "weights")["models"]
-        batched, members = isinstance(models, Mapping), []
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
+        r"""An ensemble of the same shape, freshly initialised, with at most so many numbers."""
+        kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
+        fields = spec_fields(Ensemble, spec, kinds)
+        models, members = fields["models"], []
+        batched = isinstance(models, dict)
         for model in [models] if batched else models:
-            if not isinstance(model, Mapping) or model.get("type") not in _TYPES:
-                raise ArgumentError("spec", model, f"a spec of one of {', '.join(_TYPES)}")
-            members.append(_TYPES[model["type"]].from_spec(model))
-        return cls(members[0] if batched else members, spec["weights"])
+            name = model.get("type") if isinstance(model, Mapping) else None
+            if not isinstance(name, str) or name not in _TYPES:
+                expected = f"a spec of one of {', '.join(_TYPES)}"
+                raise ArgumentError("spec", reprlib.repr(model), expected)
+            members.append(_TYPES[name].from_spec(model, most))
+            if most is not None:
+                most -= sum(p.numel() for p in members[-1].parameters())
+        return cls(members[0] if batched else members, fields["weights"])
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"

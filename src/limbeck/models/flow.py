@@ -1,10 +1,11 @@
-r"""The neural spline flow, by zuko: a density of numbers that is evaluated and sampled exactly."""
+r"""The neural spline flow of zuko: a density that can be evaluated and sampled exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from limbeck.arguments import Count, CountFromZero, UserObject, Whole, checked_arguments
 from limbeck.arrays import random
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Generator, Specified, is_count, matrix
+from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, is_count, matrix
 from limbeck.supports import Real
 
 
@@ -33,7 +34,13 @@ class Flow(Specified):
     """
 
     output_form = "log_density"
-    fields = ("dim", "hidden", "transforms", "bins", "dtype")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "dim": int,
+        "hidden": Sizes,
+        "transforms": int,
+        "bins": int,
+        "dtype": DtypeName,
+    }
     shift: Tensor
     scale: Tensor
 
@@ -63,6 +70,13 @@ class Flow(Specified):
         self.register_buffer("shift", torch.zeros(self.dim))
         self.register_buffer("scale", torch.ones(self.dim))
         self.to(dtype)
+
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        # a net for each transform, from the variables to 3 · bins − 1 numbers of each
+        sizes = (fields["dim"], *fields["hidden"], fields["dim"] * (3 * fields["bins"] - 1))
+        count = sum(before * after for before, after in itertools.pairwise(sizes))
+        return fields["transforms"] * count
 
     def start_from(self, x: Tensor) -> Self:
         r"""Take shift and scale from the means and deviations of samples (n, D)."""

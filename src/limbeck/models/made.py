@@ -3,8 +3,8 @@ r"""MADE, the masked autoencoder for distribution estimation: all conditionals i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from limbeck.arguments import Count, Flag, UserObject, checked_arguments, integer
 from limbeck.models.autoregressive import Autoregressive, Order, choose
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, Generator, Sizes
 from limbeck.supports import Discrete
 
 
@@ -27,9 +27,9 @@ class MADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
-        order: As of `NADE`. Default: as they come.
-        support: As of `NADE`. Default: zeros and ones.
-        skip: Whether there are weights from the inputs straight to the outputs. Default: True.
+        order: As in `NADE`. Default: the given order.
+        support: As in `NADE`. Default: zeros and ones.
+        skip: Whether there are direct weights from inputs to outputs. Default: True.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
@@ -39,7 +39,7 @@ class MADE(Autoregressive):
     tensor([-543., -543., -543.])
     """
 
-    settings = ("hidden", "skip")
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": Sizes, "skip": bool}
 
     @checked_arguments
     def __init__(
@@ -101,6 +101,12 @@ class MADE(Autoregressive):
             x[:, span] = self._inputs(codes[:, i : i + 1])
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        sizes = (fields["inputs"] * states, *fields["hidden"], fields["inputs"] * states)
+        direct = sizes[0] ** 2 if fields["skip"] else 0
+        return direct + sum(before * after for before, after in itertools.pairwise(sizes))
 
     def spec(self) -> dict[str, Any]:
         return super().spec() | {"hidden": list(self.hidden)}

@@ -1,9 +1,9 @@
-r"""The mixture of Gaussians: a density that is known, sampled and integrated in closed form."""
+r"""The mixture of Gaussians: a density that is evaluated, sampled and integrated exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from limbeck.distributions.base import Mixture, draw_classes
 from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
 from limbeck.models import mixture_em
-from limbeck.models.checks import Device, Generator, Specified, matrix
+from limbeck.models.checks import Device, DtypeName, Generator, Specified, matrix
 from limbeck.models.mixture_em import EMResult, Samples, numbers
 from limbeck.supports import Real
 
@@ -23,9 +23,9 @@ from limbeck.supports import Real
 class GaussianMixture(Specified):
     r"""p(x) = Σ_k π_k N(x; m_k, S_k).
 
-    Its parameters may take any values, so that gradients can train it as well as EM (`fit`). It
+    Its parameters are unconstrained, so it can be trained by gradients as well as by EM (`fit`). It
     starts with equal weights, unit covariances and means drawn from N(0, I): call `start_from(x)`
-    before a training by gradients.
+    before training by gradients.
 
     Arguments:
         components: The number of components K.
@@ -37,7 +37,7 @@ class GaussianMixture(Specified):
 
     Attributes:
         means: Means (K, D).
-        support: What x may be: real numbers (n, D); of one variable, (n,) is taken too.
+        support: The support of x: real numbers (n, D); (n,) is accepted for one variable.
 
     >>> mixture = GaussianMixture(2).set_([0.5, 0.5], [-1.0, 1.0], [1.0, 4.0])
     >>> mixture.mean.tolist(), round(mixture.variance.item(), 4)
@@ -45,7 +45,12 @@ class GaussianMixture(Specified):
     """
 
     output_form = "log_density"
-    fields = ("components", "dim", "covariance", "dtype")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "components": int,
+        "dim": int,
+        "covariance": str,
+        "dtype": DtypeName,
+    }
 
     @arg.checked_arguments
     def __init__(
@@ -164,7 +169,7 @@ class GaussianMixture(Specified):
         self, weights: arg.UserObject[object], means: arg.UserObject[object],
         covariances: arg.UserObject[object],
     ) -> Self:  # fmt: skip
-        r"""Set everything, in place.
+        r"""Set all parameters in place.
 
         Arguments:
             weights: (K,), nonnegative, with the sum 1.
@@ -221,15 +226,16 @@ class GaussianMixture(Specified):
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return mixture_em.fit_em(self, x, weights, **options)
 
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        matrices = gaussians.has_matrices(fields["covariance"], fields["dim"])
+        below = fields["dim"] * (fields["dim"] - 1) // 2 if matrices else 0
+        return fields["components"] * (fields["dim"] + below)
+
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A mixture of the same shape, freshly started."""
-        try:
-            fields = {name: spec[name] for name in cls.fields}
-            fields["dtype"] = getattr(torch, spec["dtype"])
-            return cls(**fields, generator=torch.Generator(), **options)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise ArgumentError("spec", spec, "what GaussianMixture.spec() gives") from None
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        # a generator of its own: making a model again draws nothing from torch's
+        return super().from_spec(spec, most, generator=torch.Generator(), **options)
 
     def extra_repr(self) -> str:
         return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import Device, Generator, Specified, flat, spec_fields
+from limbeck.models import checks
+from limbeck.models.checks import Device, Generator, Specified, flat
 from limbeck.outputs import FORMS, columns, log_probabilities
 
 LAYER_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,9 +41,12 @@ def _log_ndtr(z: Tensor) -> Tensor:
 
 
 class Feedforward(Specified):
-    r"""What one net and a batch of nets share: settings, layer kinds, output form, spec."""
+    r"""The common base of MLP and BatchedMLP: settings, layer kinds, output form, spec."""
 
-    fields: tuple[str, ...] = ("sizes", "hidden", "output", "bias", "output_form", "dtype")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "sizes": checks.Sizes, "hidden": tuple[str, ...], "output": str, "bias": bool,
+        "output_form": str, "dtype": checks.DtypeName,
+    }  # fmt: skip
     members = 1
     _allocate: Any  # (dtype, device) creates the parameters
     preactivation: Any  # (x) gives the last layer's outputs before its nonlinearity
@@ -91,6 +95,11 @@ class Feedforward(Specified):
         forms = {"linear": "logits", "softmax": "probabilities", "log_softmax": "log_probabilities"}
         return forms.get(self.output, "values")
 
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        pairs = itertools.pairwise(fields["sizes"])
+        return fields.get("members", 1) * sum(inputs * outputs for inputs, outputs in pairs)
+
     @property
     def parameters_count(self) -> int:
         r"""The number of adjustable parameters."""
@@ -112,9 +121,9 @@ class Feedforward(Specified):
         return log_probabilities(z, "logits")
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], **options: Any) -> Self:
-        r"""A net of the same shape, freshly initialised."""
-        fields = spec_fields(cls, spec, *cls.fields) | options
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+        fields = checks.spec_fields(cls, spec, cls.fields) | options
+        checks.check_size(cls.least_size(fields), most)
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 
@@ -172,8 +181,8 @@ class MLP(Feedforward):
         h = flat(x)
         if h.shape[1] != self.sizes[0]:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.sizes[0]})")
-        for layer, kind in zip(self.layers, self.hidden, strict=False):  # all but the last
-            h = LAYER_KINDS[kind](layer(h))
+        for k, kind in enumerate(self.hidden):  # all layers but the last; torch 2.9 traces no zip
+            h = LAYER_KINDS[kind](self.layers[k](h))
         return self.layers[-1](h)
 
 
@@ -185,14 +194,14 @@ class BatchedMLP(Feedforward):
 
     Arguments:
         members: The number of nets.
-        sizes: As of `MLP`.
+        sizes: As in `MLP`.
         options: The keyword arguments of `MLP`.
 
     >>> BatchedMLP(30, 784, 50, 10)(torch.zeros(2, 784)).shape
     torch.Size([2, 30, 10])
     """
 
-    fields = (*Feedforward.fields, "members")
+    fields: ClassVar[Mapping[str, Any]] = {**Feedforward.fields, "members": int}
 
     @arg.checked_arguments
     def __init__(self, members: arg.Count, *sizes: arg.Count, **options: Any) -> None:

@@ -2,7 +2,8 @@ r"""NADE, the neural autoregressive distribution estimator: a tractable density 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -40,8 +41,8 @@ class NADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The number of hidden units J.
-        order: The order of conditioning: "random" or the variables' numbers. Default: as they come.
-        support: What x may be, from `limbeck.supports`, in any shape. Default: zeros and ones.
+        order: The order of conditioning: "random" or the variables' numbers. Default: as given.
+        support: The support of x, from `limbeck.supports`, of any shape. Default: zeros and ones.
         dtype: The parameters' type, float32 or float64. Default: torch's.
         device: The parameters' device. Default: torch's.
         generator: Draws the parameters. Default: torch's global one.
@@ -57,7 +58,7 @@ class NADE(Autoregressive):
     torch.Size([3])
     """
 
-    settings = ("hidden",)
+    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "centre": list[float] | None}
     mean: Tensor | None
 
     @checked_arguments
@@ -84,16 +85,16 @@ class NADE(Autoregressive):
     ) -> Self:  # fmt: skip
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
 
-        Its conditionals are then one mean-field step in the RBM, with the centre m in the place of
-        the variables to come. On a CPU steps on sparse x take up to twice as long as without m.
+        Its conditionals are then one mean-field step in the RBM, with the centre m instead of the
+        later variables. On a CPU, steps on sparse x take up to twice as long as without m.
 
         Arguments:
             rbm: Anything with W (I, J), a (I,) and b (J,).
             hidden: The number of hidden units: additional ones start with small weights; of fewer,
                 those with the largest norms are taken. Default: as many as the RBM has.
-            order: As of `NADE`.
+            order: As in `NADE`. Default: the given order.
             generator: Draws small weights and a random order. Default: torch's global one.
-            centre: As of `NADE`; "auto" estimates the RBM's means by short chains. Default: "auto".
+            centre: As in `NADE`; "auto" estimates the RBM's means by short chains. Default: "auto".
         """
         W, a, b = _weights(rbm)
         if isinstance(centre, str):
@@ -174,6 +175,10 @@ class NADE(Autoregressive):
                 raise ArgumentError(name, f"shape {tuple(part.shape)}", expected)
         products = r_products(codes, *self.parts, direction, m=self.mean)
         return products._replace(x=self._events(scale * products.x))
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any], states: int) -> int:
+        return 2 * fields["inputs"] * states * fields["hidden"]
 
     def spec(self) -> dict[str, Any]:
         if self.mean is None:

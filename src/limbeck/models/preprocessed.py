@@ -1,9 +1,9 @@
-r"""A network with its scaling inside: raw inputs in, predictions in their own units out."""
+r"""A network that includes its scaling: raw inputs, and outputs in their own units."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, UserObject, checked_arguments
+from limbeck.arguments import Choice, UserObject, checked_arguments, integer
 from limbeck.arrays import X, as_numbers
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import spec_fields
+from limbeck.models.checks import Sizes, check_size, spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
-from limbeck.training.result import from_spec, spec_of
+from limbeck.storage.files import strip_prefix
+from limbeck.training.result import spec_of
 
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
@@ -25,7 +26,7 @@ Buffers = dict[str, Tensor | None]
 
 
 class Preprocessed(nn.Module):
-    r"""A network behind a fixed linear change of its inputs, and before one of its outputs.
+    r"""A network with fixed linear transformations of its inputs and outputs.
 
     x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. The numbers
     are buffers, which are saved and exported with the network.
@@ -38,10 +39,10 @@ class Preprocessed(nn.Module):
         out_shift: For regression, added to the outputs (outputs,). Default: none.
         out_scale: Multiplies the outputs before (outputs,). Default: none.
         encoder: A module from raw inputs to features, trained with the network. Default: none.
-        output_form: What the outputs are, as of `MLP`; "values" with an `out_shift` or `out_scale`.
+        output_form: The form of the outputs, as in `MLP`; "values" with `out_shift` or `out_scale`.
             Default: the network's.
         origin: Subtracted from raw inputs in float64, before anything else: for columns whose
-            numbers float32 cannot tell apart, such as time stamps. Default: none.
+            numbers float32 cannot distinguish, such as time stamps. Default: none.
 
     >>> Preprocessed(nn.Linear(2, 1), [50.0, 0.0], [0.1, 0.0])(
     ...     torch.tensor([[50.0, torch.inf]])
@@ -155,17 +156,30 @@ class Preprocessed(nn.Module):
         return fields if self.origin is None else {**fields, "origin": list(self.origin.shape)}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""A model of the same shape, freshly initialised."""
-        names = ("network", "encoder", "inputs", "outputs", "output_form")
-        fields = spec_fields(cls, spec, *names, optional=frozenset({"origin"}))
-        encoder = fields["encoder"] and from_spec(fields["encoder"], Path("spec"))
-        inputs, outputs, origin = (
-            None if fields.get(name) is None else torch.zeros(fields[name])
-            for name in ("inputs", "outputs", "origin")
-        )
-        network, form = from_spec(fields["network"], Path("spec")), fields["output_form"]
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
+        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
+        from limbeck.models.specs import from_spec
+
+        shapes = dict.fromkeys(("inputs", "outputs", "origin"), Sizes | None)
+        kinds = {"network": Any, "encoder": Any, "output_form": str | None, **shapes}
+        fields = spec_fields(cls, spec, kinds, optional=("origin",))
+        tensors: Buffers = {}
+        for name in shapes:
+            shape = fields.get(name)
+            for size in shape or ():
+                integer(f"spec.{name}", size, "sizes from 0", least=0)
+            check_size(0 if shape is None else math.prod(shape), most)
+            tensors[name] = None if shape is None else torch.zeros(shape)
+        encoder = None if fields["encoder"] is None else from_spec(fields["encoder"], most)
+        network, form = from_spec(fields["network"], most), fields["output_form"]
+        inputs, outputs, origin = tensors.values()
         return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        r"""Check the tensors of the parts that have such checks, before they are loaded."""
+        for name in ("network", "encoder"):
+            if callable(make_room := getattr(getattr(self, name), "make_room", None)):
+                make_room(strip_prefix(f"{name}.", tensors))
 
     def extra_repr(self) -> str:
         return f"output_form={self.output_form!r}"
@@ -214,7 +228,7 @@ def standardising(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def origin_of(x: Tensor) -> Tensor | None:
-    r"""What to subtract from float64 columns for float32 to tell their numbers apart, or None."""
+    r"""The origin of float64 columns, so that float32 can distinguish their numbers, or None."""
     if x.dtype != torch.float64:
         return None
     low, high, whole = x.amin(0), x.amax(0), (x == x.round()).all(0)

@@ -32,7 +32,7 @@ def softplus(z: Tensor) -> Tensor:
 
 
 class Statistics(NamedTuple):
-    r"""Means of what the parameters multiply."""
+    r"""Means of the statistics that the parameters multiply."""
 
     W: Tensor  # x hᵀ (I, J)
     a: Tensor  # x (I,)
@@ -172,7 +172,7 @@ class RBM(nn.Module):
     def advance(
         self, x: Tensor, sweeps: arg.CountFromZero = 1, generator: Generator = None,
     ) -> Tensor:  # fmt: skip
-        r"""Chains (n, I) after so many sweeps of block Gibbs, x → h → x, as a new tensor."""
+        r"""Chains (n, I) after some sweeps of block Gibbs, x → h → x, as a new tensor."""
         # nothing waits for a GPU, so that sweeps can be captured in a CUDA graph
         state = self._units(x, self.visible, "x")
         if x.dim() != 2:
@@ -317,19 +317,19 @@ def train_rbm(
     r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
 
     CD-k takes the model's statistics from chains that start at the batch and run k sweeps,
-    persistent CD from chains that go on throughout. The learning rate falls linearly to zero.
+    persistent CD from chains that continue over all steps. The learning rate falls linearly to 0.
 
     Arguments:
         data: Zeros and ones (n, I), as floats, integers or booleans.
         hidden: The number of hidden units J.
         sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
-        persistent: Whether chains go on from step to step. Default: False.
+        persistent: Whether chains continue from step to step. Default: False.
         chains: The number of persistent chains. Default: the batch size.
         epochs: Passes over the data. Default: 20.
         batch_size: Examples in a step. Default: 100.
         lr: The first learning rate; halve it if the training diverges. Default: 0.05.
         momentum: The momentum after the first five epochs, which have 0.5 at most. Default: 0.9.
-        weight_decay: The part of W that is subtracted from its gradient. Default: 2e-4.
+        weight_decay: The fraction of W that is subtracted from its gradient. Default: 2e-4.
         seed: The seed of weights, order and chains. Default: 0.
         device: The device to train on, where the RBM stays. Default: "auto", a GPU if there is one.
         progress: Whether to show a bar in a terminal. Default: True.

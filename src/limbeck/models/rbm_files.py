@@ -2,18 +2,21 @@ r"""Files of RBMs: their weights by any of the names that are in use."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save as safetensors_bytes
 from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
+from limbeck import numpy_files
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.models.mat_file import read_mat
 from limbeck.storage import files
 
+FORMAT = "limbeck-rbm-1"
 NAMES = (("W", "a", "b"), ("vishid", "visbiases", "hidbiases"))
 ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
@@ -48,39 +51,32 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".safetensors"):
         raise ArgumentError("path", str(path), "a name that ends in .npz or .safetensors")
-    arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
+    content: Any
+    if suffix == ".npz":
+        archive = io.BytesIO()
+        np.savez(archive, **{name: t.detach().cpu().numpy() for name, t in tensors.items()})  # type: ignore[arg-type]
+        content = archive.getvalue()
+    else:
+        content = files.encode(tensors, {}, FORMAT, digest=True)
     try:
-        with files.replacing(path) as temporary, open(temporary, "wb") as file:
-            if suffix == ".npz":
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            else:
-                file.write(safetensors_bytes(arrays))
+        return files.write_bytes(path, content)
     except CheckpointError as error:
         raise LimbeckError(f"path: writing {path} failed ({_first_line(error)})") from error
-    return path
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:  # numpy would leave a broken one open
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ArgumentError("path", f"{path}, which holds a single array", ACCEPTED)
-        return {name: loaded[name] if name in sum(NAMES, ()) else None for name in loaded.files}
-
-
-def _read_mat(path: Path) -> dict[str, Any]:
-    from scipy.io import loadmat  # scikit-learn needs scipy, so it is there
-
-    try:
-        arrays = loadmat(path)
-    except NotImplementedError:
-        received = f"{path}, in MATLAB's format 7.3"
-        raise ArgumentError("path", received, "an older one: save(name, '-v7', …)") from None
-    return {name: array for name, array in arrays.items() if not name.startswith("__")}
+    arrays: dict[str, Any] = dict.fromkeys(members := numpy_files.members(path))
+    for name in arrays.keys() & sum(NAMES, ()):
+        arrays[name] = np.array(numpy_files.read_member(path, members[name]))
+    return arrays
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-READERS: Any = {".npz": _read_npz, ".safetensors": load_safetensors, ".mat": _read_mat}
+READERS: Any = {
+    ".npz": _read_npz,
+    ".safetensors": load_safetensors,
+    ".mat": lambda path: read_mat(path, sum(NAMES, ())),
+}

@@ -1,9 +1,9 @@
-r"""From the tensors of a table to one matrix of features: standardised, indicated, embedded."""
+r"""Encoding of a table's tensors as one matrix of features: scaled, one-hot, embedded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class Numeric(NamedTuple):
     mask: str | None  # the mask's name
     mean: float  # subtracted
     scale: float  # divides the difference
-    fill: float  # takes the place of a missing number
+    fill: float  # replaces a missing number
 
 
 class Coded(NamedTuple):
@@ -47,7 +47,10 @@ class TableEncoder(Specified):
     tensor([[-1.,  0.,  1.]])
     """
 
-    fields = ("numbers", "categories", "embed")
+    fields: ClassVar[Mapping[str, Any]] = {
+        "numbers": list[tuple[str, str | None, float, float, float]],
+        "categories": list[tuple[str, int, bool]], "embed": str | int,
+    }  # fmt: skip
     mean: Tensor
     scale: Tensor
     fill: Tensor
@@ -62,6 +65,8 @@ class TableEncoder(Specified):
         super().__init__()
         self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
         self.categories = [Coded(*c) for c in categories]
+        for c in self.categories:
+            integer("categories", c.size, "numbers of categories from 0", least=0)
         self.embed = embed
         sized = [(c, embedding_size(c.size, embed)) for c in self.categories]
         self.indicated = [c for c, size in sized if not size]
@@ -91,6 +96,14 @@ class TableEncoder(Specified):
             self.embeddings.append(layer)
         indicators = len(self.masks) + len(slots)
         self.width = len(self.numbers) + indicators + sum(size for _, size in embedded)
+
+    @staticmethod
+    def least_size(fields: Mapping[str, Any]) -> int:
+        sizes = [
+            (size, embedding_size(max(0, size), fields["embed"]))
+            for _, size, _ in fields["categories"]
+        ]
+        return sum(size * max(1, embedding) for size, embedding in sizes)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
         kind, parts = self.mean.dtype, []

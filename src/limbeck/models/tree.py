@@ -22,7 +22,8 @@ from limbeck.arguments import (
 )
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
-from limbeck.models.checks import spec_fields
+from limbeck.models.checks import DtypeName, check_size, spec_fields
+from limbeck.storage.files import strip_prefix
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
@@ -52,11 +53,11 @@ class Trees(nn.Module):
     Arguments:
         trees: The trees.
         inputs: The number of columns D.
-        kind: What they add up to: "probabilities", "logits", "values", or, of independent labels,
+        kind: The form of the sum: "probabilities", "logits", "values", or, for independent labels,
             "labels" (probabilities) or "label_logits", both with logits as outputs.
         base: The constant (K,). Default: zero.
         factor: A factor of the trees' values. Default: 1.
-        missing: Whether rules in words say where missing values go. Default: False.
+        missing: Whether the text of rules says where missing values go. Default: False.
         dtype: The outputs' floating-point type. Default: float32.
     """
 
@@ -79,14 +80,13 @@ class Trees(nn.Module):
             raise ArgumentError("trees", "no trees", "one or more")
         self.inputs = inputs
         self.kind, self.missing = kind, bool(missing)
+        for number, tree in enumerate(trees):
+            _check_arrays(tree, self.inputs, f"trees[{number}]")
         packed, sizes = [_pack(tree, inputs) for tree in trees], [len(tree.left) for tree in trees]
         nodes = {name: np.concatenate([tree[name] for tree in packed]) for name in packed[0]}
-        level = roots = np.cumsum([0, *sizes[:-1]])
+        roots = np.cumsum([0, *sizes[:-1]])
         left = nodes["left"] = nodes["left"] + np.repeat(roots, sizes)
-        self.depth = 0
-        while len(level := level[left[level] != level]):
-            level = np.concatenate([left[level], left[level] + 1])
-            self.depth += 1
+        self.depth = _depth(left, roots, "trees")
         value = nodes.pop("value") * factor
         for name, values in {**nodes, "roots": roots}.items():
             buffer_dtype = torch.float32 if name in ("threshold", "share") else torch.int32
@@ -109,7 +109,7 @@ class Trees(nn.Module):
 
     @property
     def output_form(self) -> str:
-        r"""What the outputs are, as of `MLP`."""
+        r"""The form of the outputs, as in `MLP`."""
         return "values" if self.kind in ("labels", "label_logits") else self.kind
 
     @property
@@ -152,7 +152,7 @@ class Trees(nn.Module):
         class_names: Items[Sequence[Any]] | None = None,
         thresholds: Items[Sequence[Callable[[float], str]]] | None = None,
     ) -> str:  # fmt: skip
-        r"""The rules of a single tree in words, with each leaf's prediction and share of rows.
+        r"""The rules of a single tree as text, with each leaf's prediction and share of rows.
 
         Arguments:
             feature_names: Names of the D columns. Default: x[0], x[1], ...
@@ -160,7 +160,7 @@ class Trees(nn.Module):
             thresholds: Functions that format each column's thresholds. Default: six digits.
         """
         if len(self) != 1:
-            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules in words")
+            raise ArgumentError("trees", f"{len(self)} trees", "a single tree, for rules as text")
         outputs = self.value.shape[1]
         columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
@@ -195,20 +195,78 @@ class Trees(nn.Module):
         return dict(zip(("type", *SIZES, "kind", "missing", "dtype"), values, strict=True))
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        r"""Trees of the same sizes, to be filled by `load_state_dict`."""
-        fields = spec_fields(cls, spec, *SIZES, "kind", "missing", "dtype")
-        inputs, outputs, count, nodes, depth = (fields.pop(name) for name in SIZES)
+    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
+        r"""Trees of the same sizes, to be filled by `load_state_dict`, of at most so many numbers.
+
+        The depth is computed from the loaded tensors, whatever the spec says.
+        """
+        kinds = {**dict.fromkeys(SIZES, int), "kind": str, "missing": bool, "dtype": DtypeName}
+        fields = spec_fields(cls, spec, kinds)
+        inputs, outputs, count, nodes, _ = (fields.pop(name) for name in SIZES)
+        inner, odd = divmod(nodes - count, 2)  # each of them has two children
+        if outputs < 1 or count < 1 or inner < 0 or odd:
+            received = f"{count} trees of {nodes} nodes and {outputs} outputs"
+            raise ArgumentError("spec", received, "a tree or more of an odd number of nodes each")
+        check_size(nodes * (4 + outputs) + count, most)
         parts = []
-        for size in [nodes - count + 1] + [1] * (count - 1):
-            leaf, ones = np.full(size, -1), np.ones(size)
-            parts.append(TreeArrays(leaf, leaf, leaf, ones, leaf, np.zeros((size, outputs)), ones))
-        trees = cls(parts, inputs, **fields)
-        trees.depth = depth
-        return trees
+        for size in [2 * inner + 1] + [1] * (count - 1):
+            left = np.where(np.arange(size) < size // 2, 2 * np.arange(size) + 1, -1)
+            zeros, ones = np.zeros(size, int), np.ones(size)
+            right, value = np.where(left < 0, -1, left + 1), np.zeros((size, outputs))
+            parts.append(TreeArrays(left, right, zeros, ones, zeros, value, ones))
+        return cls(parts, inputs, **fields)
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        r"""Check the tensors of saved trees, before they are loaded, and take their depth."""
+        names = ("left", "roots", "feature")
+        if not all(n in tensors and tensors[n].shape == getattr(self, n).shape for n in names):
+            return  # loading them says so
+        left, roots, feature = (tensors[name].cpu().long().numpy() for name in names)
+        if roots[0] != 0 or (np.diff(roots) < 1).any():
+            raise ArgumentError("roots", "numbers that do not rise from 0", "the first nodes")
+        if (feature < 0).any() or (feature >= 2 * self.inputs).any():
+            received = f"columns from {feature.min()} to {feature.max()}"
+            raise ArgumentError("feature", received, f"columns from 0 to {2 * self.inputs - 1}")
+        self.depth = _depth(left, roots, "left")
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.make_room(strip_prefix(prefix, state))
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def extra_repr(self) -> str:
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
+
+
+def _check_arrays(tree: TreeArrays, inputs: int, argument: str) -> None:
+    r"""Refuse arrays of different lengths, and links that are not those of one tree."""
+    left, right, feature = (np.asarray(a) for a in (tree.left, tree.right, tree.feature))
+    size = len(left)
+    if size == 0 or left.dtype.kind not in "iu" or {len(array) for array in tree} != {size}:
+        lengths = ", ".join(str(len(array)) for array in tree)
+        raise ArgumentError(argument, f"arrays of {lengths}", "as many numbers in each, from 1")
+    inner = left >= 0
+    children = np.sort(np.concatenate([left[inner], right[inner]]))
+    if not np.array_equal(children, np.arange(1, size)):
+        expected = "the root first, and each other node as the child of one node"
+        raise ArgumentError(argument, f"links to the nodes {children.tolist()[:8]}", expected)
+    if (feature[inner] < 0).any() or (feature[inner] >= inputs).any():
+        received = f"columns from {feature[inner].min()} to {feature[inner].max()}"
+        raise ArgumentError(argument, received, f"columns from 0 to {inputs - 1}")
+
+
+def _depth(left: np.ndarray, roots: np.ndarray, argument: str) -> int:
+    r"""The number of levels below the roots; refuse links by which a row would not end."""
+    inner = left[left != np.arange(len(left))]
+    links = np.sort(np.concatenate([inner, inner + 1, roots]))
+    reached, depth, level = len(roots), 0, roots
+    if np.array_equal(links, np.arange(len(left))):  # so that no node is reached twice
+        while len(level := level[left[level] != level]):
+            level = np.concatenate([left[level], left[level] + 1])
+            reached, depth = reached + len(level), depth + 1
+    if reached < len(left):
+        expected = "trees, whose nodes are each reached once from a root"
+        raise ArgumentError(argument, "links that go in a circle, or to no node", expected)
+    return depth
 
 
 def _pack(tree: TreeArrays, inputs: int) -> dict[str, np.ndarray]:

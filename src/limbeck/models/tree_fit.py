@@ -64,11 +64,11 @@ def fit_boosted(
     regression, by square error.
 
     Arguments:
-        X: Inputs, as of `fit_tree`, and so are `targets`, `max_depth` and `task`.
+        X: Inputs, as in `fit_tree`, like `targets`, `max_depth` and `task`.
         trees: The number of trees. Default: 50.
         max_leaf_nodes: The largest number of leaves of a tree. Default: 8.
         min_samples_leaf: The smallest number of rows in a leaf. Default: 5.
-        learning_rate: The part of each Newton step that is taken. Default: 0.3.
+        learning_rate: The fraction of each Newton step. Default: 0.3.
         seed: Chooses the rows that a tree is fitted to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """

@@ -1,3 +1,3 @@
-r"""Intractable generative models: distilled into tractable ones, and their log Z estimated."""
+r"""Normalize: unnormalised densities distilled into tractable ones, and estimates of log Z."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CHAINS, SWEEPS = 2000, 10  # of the check of a path
 LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
 MULTIPLIER = (
     "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
-    "from beta = 0, all events alike, to beta = 1, the target itself. If your beta is something "
+    "from beta = 0 (uniform) to beta = 1 (the target itself). If your beta is something "
     "else, such as a physical inverse temperature, rename that argument: without one called beta, "
     "annealing uses limbeck's own site-wise Gibbs sampling"
 )
@@ -41,19 +41,19 @@ Schedule = str | int | Sequence[float] | Tensor
 class AIS(Method):
     r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
 
-    The mean of the weights is Z without bias, and the mean of their logarithms a lower bound. The
-    reverse way, from the target down to the start of the path, gives an upper one; both ways
-    together give a bridge, with which the forward estimate must agree.
+    The mean of the weights is an unbiased estimate of Z, and the mean of their logarithms gives a
+    lower bound. Reverse runs, from the target to the start of the path, give an upper bound; both
+    directions together give a bridge, with which the forward estimate must agree.
 
     Arguments:
         samples: The number of runs. Default: 10,000.
         schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008".
-        spacing: How so many are spread: "linear", "sigmoid" or "geometric". Default: "linear".
+        spacing: How temperatures are spaced: "linear", "sigmoid" or "geometric". Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
-            independent bits with about its own means, which short chains give.
+            independent bits with the RBM's means, estimated by short chains.
         reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
-        start: With `reverse`, where the target's chains begin: "target", or events (m, *shape),
-            which come on top of the target's own starts. Default: "target".
+        start: With `reverse`, where the target's chains start: "target", or events (m, *shape),
+            which are added to the target's own starts. Default: "target".
         burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
     """
 
@@ -90,12 +90,12 @@ class AIS(Method):
             doubts += reasons
             if self.burn_in == 0:
                 unchecked.append(
-                    "the upper bound is of chains that were never moved (burn_in=0): whether they "
+                    "the upper bound uses chains that were never moved (burn_in=0): whether they "
                     "are draws of the target was not checked"
                 )
             gap = abs(both.log_z - z.value)
             if gap > SIGNIFICANT * math.hypot(z.std_error, both.std_error):
-                doubts.append(f"the two ways disagree by {gap:.3g} nats")
+                doubts.append(f"forward and reverse runs disagree by {gap:.3g} nats")
                 z.std_error = math.hypot(z.std_error, gap)
             if z.lower_bound is not None and z.upper_bound < z.lower_bound:
                 doubts.append("the upper bound is below the lower one")
@@ -122,7 +122,7 @@ class AIS(Method):
         if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
             doubts.append(
                 f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
-                "the upper bound may be none"
+                "the upper bound may be invalid"
             )
         return path.log_z + total, chains.sweeps_done, doubts + densities.exactness_doubts()
 

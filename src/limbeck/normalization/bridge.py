@@ -31,26 +31,25 @@ SECOND_CHAINS = 500  # from the second start, on top of few chains with many dra
 class Bridge(Method):
     r"""log Z by bridge sampling, from draws of the target and of a proposal that overlaps with it.
 
-    Draws from the two starts are taken together where they agree; where they do not, those from the
-    first start count. Where chains have not mixed, the difference between starts, or between early
-    and late, is counted in with the error.
+    Draws from the two starts are pooled if they agree; if not, only those from the first start are
+    used. If chains have not mixed, the difference between starts, or between early and late draws,
+    is added to the error.
 
     Arguments:
         samples: Samples of the target, and as many of the proposal. Default: 10,000.
-        burn_in: Steps of the chains before the first draw. "auto" goes on until the chains no
+        burn_in: Steps of the chains before the first draw. "auto" continues until the chains no
             longer depend on their starts, and then as long again. Default: 2,000 with the target's
             own kernel, "auto" with another.
-        kernel: How chains move. "target": by the target's sweeps; "metropolis": to events of the
-            proposal, accepted or not, which is quick for a good one; "mixed": both in turn.
-            Default: "target".
-        start: Where chains begin: "proposal" for samples of it, made for that; "target" for the
-            target's own starts; or events (m, *shape), such as data. Default: "proposal".
-        second_start: Where a quarter of the chains begin, which must agree with the others: "auto"
-            is "target", or "proposal" if chains start at the target's, or one half of each if they
-            start at events. Events come on top of these; None makes no such check, and the
-            estimate is "unchecked". Default: "auto".
+        kernel: How chains move. "target": by the target's sweeps; "metropolis": by proposals from
+            the student, which is fast for a good one; "mixed": both in turn. Default: "target".
+        start: Where chains start: "proposal" for fresh samples of it; "target" for the target's own
+            starts; or events (m, *shape), such as data. Default: "proposal".
+        second_start: Where a quarter of the chains start, which must agree with the others: "auto"
+            is "target", or "proposal" if `start` is "target", or one half of each if `start` is
+            events. Events are added to these; None skips this check, and the estimate is
+            "unchecked". Default: "auto".
         chains: The number of chains. Default: one for each sample.
-        thin: Steps between two draws of a chain, where there are fewer chains. Default: 1.
+        thin: Steps between two draws of a chain, if there are fewer chains. Default: 1.
     """
 
     name: ClassVar[str] = "bridge"
@@ -182,7 +181,7 @@ class Bridge(Method):
             advice = f"(burn_in={first.steps}); use burn_in=2 or more, or 'auto'"
             reasons.append(f"whether chains still drift was not checked {advice}")
         elif not first.moved:
-            reasons.append("all chains stayed where they started: nothing says that they are draws")
+            reasons.append("no chain has moved: they may not be draws of the target")
         elif self.count < MIN_CHAINS and self.per_chain < MIN_DRAWS_FOR_R_HAT:
             reasons.append(
                 f"whether chains have mixed was not checked: {self.count} chains with "
@@ -199,7 +198,7 @@ class BridgeFit(NamedTuple):
     r"""The optimal bridge between samples of a target and of a proposal.
 
     With s₁ + s₂ = 1, f₁ = p/(s₁p + s₂q) at samples of q and f₂ = q/(s₁p + s₂q) at samples of p
-    have the same mean, the overlap, which is 1 for p = q and 0 for densities apart.
+    have the same mean, the overlap, which is 1 for p = q and 0 for disjoint densities.
     """
 
     log_z: float
@@ -230,7 +229,7 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
         share = size / (size + n)
         log_z, iterations, converged = _solve(target.flatten(), proposal, share)
         total += iterations
-        if not math.isfinite(log_z):  # nothing in common at all
+        if not math.isfinite(log_z):  # no overlap at all
             none = (torch.zeros_like(proposal), torch.zeros_like(target))
             return BridgeFit(log_z, math.inf, math.inf, *none, share, 0.0, size, total, converged)
         tilt = math.log(share / (1 - share))

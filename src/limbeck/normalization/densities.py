@@ -1,4 +1,4 @@
-r"""A target and a proposal: what they must have, and their log densities in full precision."""
+r"""A target and a proposal: checks, and their log densities in full precision."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ class Densities:
         r"""Whether an event of a discrete target has more mass than log Z says there is in all."""
         largest = float(log_p.max())
         if self.support.discrete and largest > log_z + SIGNIFICANT * std_error:
-            return [f"log Z is above {largest:.6g}, log p̃ of one of the events seen"]
+            return [f"log Z is above {largest:.6g}, log p̃ of one of the events"]
         return []
 
     @contextmanager
@@ -314,7 +314,7 @@ class Densities:
 
 @torch.no_grad()
 def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
-    r"""Whether a density over real numbers falls off far outside; if not, why that matters.
+    r"""A reason for doubt if a density over real numbers does not fall off far from the samples.
 
     If its integral is finite, t p̃ at distance t on a line, and r^d p̃ on a ray, fall from near the
     samples x (n, *shape) to a million times further out: for a Student t by 13.8 ν nats.

@@ -1,8 +1,7 @@
-r"""An estimate of log Z: its value, error, bounds and verdict; and what all methods share."""
+r"""An estimate of log Z: value, error, bounds and verdict; and the base class of methods."""
 
 from __future__ import annotations
 
-import io
 import math
 import time
 import warnings
@@ -11,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -23,6 +21,7 @@ from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 from limbeck.storage.files import plain
+from limbeck.text import PlainTable, table_text
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -35,7 +34,7 @@ NAMES = {
 class Bound(float):
     r"""A bound on log Z: a number with the standard error of its estimate.
 
-    It bounds log Z in expectation; the number itself may be on the wrong side by some errors.
+    It bounds log Z in expectation; the estimate may be on the wrong side by a few errors.
 
     >>> Bound(459.01, 0.067), Bound(459.01, 0.067) < 460
     (459.010 ± 0.067, True)
@@ -58,7 +57,7 @@ class Bound(float):
 
 
 def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
-    r"""The mean of log p̃ − log q at samples that are worth `size` independent ones, by default all.
+    r"""The mean of log p̃ − log q at samples with the effective size `size`, by default all.
 
     Over samples of the proposal it is log Z − KL(q ‖ p), a lower bound; over samples of the target
     log Z + KL(p ‖ q), an upper one. It is infinite where one of the two has no mass.
@@ -81,11 +80,11 @@ def log_mean(log_weights: Tensor) -> tuple[float, float]:
 
 
 def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
-    r"""Reasons to distrust the mean of weights: a heavy tail, or few that count."""
+    r"""Reasons to distrust the mean of weights: a heavy tail, or a small effective number."""
     n, reasons = len(log_weights), list[str]()
     size, k = weights_effective_size(log_weights), pareto_k(log_weights)
     if size < 100:
-        reasons.append(f"the {name} are worth {size:.3g} equal ones, too few to know the error")
+        reasons.append(f"the effective number of {name} is {size:.3g}, too few to know the error")
     limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
     if k > limit:
         reasons.append(
@@ -100,8 +99,8 @@ class Verdict:
     r"""Whether an estimate can be trusted.
 
     Attributes:
-        doubts: The checks that failed, in words.
-        unchecked: The checks that did not run, in words: such a check is not one that passed.
+        doubts: The checks that failed, as text.
+        unchecked: The checks that did not run, as text; they do not count as passed.
     """
 
     doubts: tuple[str, ...] = ()
@@ -114,7 +113,7 @@ class Verdict:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        r"""Why it is not trustworthy, in words: doubts first, then what was not checked."""
+        r"""Why it is not trustworthy, as text: first doubts, then what was not checked."""
         return self.doubts + self.unchecked
 
     @property
@@ -134,7 +133,7 @@ class LogPartition:
 
     Attributes:
         value: The estimate.
-        std_error: Its standard error; differences that checks measure are counted in.
+        std_error: Its standard error, including differences that checks found.
         method: "bridge", "importance", "ais" or "exact".
         verdict: Whether to trust it, and why not.
         lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
@@ -142,10 +141,10 @@ class LogPartition:
         diagnostics: Numbers by name: "ess", "pareto_k", "overlap", "iterations", "acceptance", …;
             "sampling_error" is the standard error without such differences.
         samples: The number of samples of each kind.
-        sweeps: Sweeps of single chains that were made.
-        seed: What everything was seeded with.
+        sweeps: The number of sweeps of single chains.
+        seed: The seed.
         seconds: Wall-clock seconds.
-        degrees: Degrees of freedom of the error; intervals take Student's quantiles.
+        degrees: Degrees of freedom of the error; intervals use Student's t quantiles.
     """
 
     value: float
@@ -203,7 +202,7 @@ class LogPartition:
             "verdict": self.verdict.state,
         }  # fmt: skip
         title = f"log Z by {NAMES.get(self.method, self.method)}"
-        table = Table(title=title, title_justify="left", show_header=False)
+        table = PlainTable(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
             table.add_row(name.replace("_", " "), _shown(value))
         return table
@@ -213,7 +212,7 @@ class LogPartition:
         return separator.join(f"{end:.{places}f}" for end in self.interval())
 
     def sentence(self) -> str:
-        r"""What a user would tell a colleague."""
+        r"""The estimate in one sentence."""
         how = NAMES.get(self.method, self.method)
         if self.method == "exact":
             return f"log Z is {self.value:.6f}, exactly: by {how}."
@@ -225,12 +224,10 @@ class LogPartition:
         reasons = "; ".join([*others, f"and {last}" if others else last])
         if self.verdict.state == "unchecked":
             return f"log Z = {value}, by {how}, is unchecked: {reasons}."
-        return f"Do not rely on log Z = {value}, by {how}: {reasons}."
+        return f"Do not trust log Z = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
-        return console.export_text() + self.sentence()
+        return table_text(self.table()) + self.sentence()
 
     __repr__ = __str__
 
@@ -263,7 +260,7 @@ Estimate = tuple[LogPartition, Tensor, Tensor | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    r"""A way to estimate log Z, with its settings."""
+    r"""A method to estimate log Z, with its settings."""
 
     name: ClassVar[str]
     samples: Count = 10_000

@@ -27,13 +27,13 @@ EXPECTATION_BLOCK = 2**22  # numbers of x at a time
 class Importance(Method):
     r"""log Z = log ⟨p̃/q⟩ over samples of a proposal q that covers all of the target's mass.
 
-    Where q misses some of the target's mass the weights do not show it. So samples chosen by weight
-    are swept by the target's own kernel, which must leave their distribution as it is, and chains
-    from elsewhere must arrive at it.
+    If q misses some of the target's mass, the weights do not show it. So samples resampled by
+    weight are moved by the target's own kernel, which must not change their distribution, and
+    chains from other starts must reach the same distribution.
 
     Arguments:
         samples: Samples of the proposal. Default: 10,000.
-        start: Where the chains of the check begin, besides the target's own starts: "target",
+        start: Where the chains of the check start, besides the target's own starts: "target",
             "proposal", or events (m, *shape), such as data. Default: "target".
     """
 
@@ -121,7 +121,7 @@ def free_energy(
 ) -> Bound:  # fmt: skip
     r"""⟨log p̃(x) − log q(x)⟩ over samples of q: log Z less KL(q ‖ p), so at most log Z.
 
-    It is −∞, with an infinite error, where the student gives events that the target forbids.
+    It is −∞, with an infinite error, if the student samples events that the target forbids.
 
     Arguments:
         target: Has a `support` and `log_unnormalized(x)`.
@@ -162,8 +162,9 @@ def expected_statistics(
         rbm: The model.
         x: Samples of the model: (n, I), independent of one another, such as one state of each of n
             chains; or (chains, draws, I), whose errors come from the variance between chains.
+            Default: None, with a proposal.
         proposal: A student or a distribution to sample instead, with `log_prob` and `sample`. Its
-            samples are weighted by p̃(x)/q(x), and the weights scaled to sum to one.
+            samples are weighted by p̃(x)/q(x), normalised to sum to one. Default: None.
         samples: The number of samples of the proposal. Default: 10,000.
         seed: The seed of these samples. Default: 0.
 

@@ -81,9 +81,9 @@ def log_partition(
     * "auto": exact up to 2²⁰ events, or else bridge.
 
     `z.verdict` says whether it can be trusted: "trustworthy", "doubtful" where a check failed, or
-    "unchecked" where one could not run. No method can tell of mass that neither the proposal, nor
-    any chain, nor any climb has come near: give `start` or `second_start` events from wherever the
-    target might have some, such as data.
+    "unchecked" where one could not run. No method can detect mass that neither the proposal, nor
+    a chain, nor hill climbing has come near: pass events from such regions, for example data, as
+    `start` or `second_start`.
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.

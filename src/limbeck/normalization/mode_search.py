@@ -1,4 +1,4 @@
-r"""Modes of a discrete target: climbs to them, and whether an estimate of log Z misses any."""
+r"""Modes of a discrete target by hill climbing, and whether an estimate of log Z misses any."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class ModeSearch:
         for event in climbed:
             shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
             more = ", …" if event.numel() > 8 else ""
-            names.append(f"the event ({shown}{more}) that climbing leads to")
+            names.append(f"the event ({shown}{more}) found by hill climbing")
         if len(climbed):
             log_p = torch.cat([log_p, self.log_unnormalized(climbed)])
         possible = log_p > -math.inf

@@ -126,8 +126,8 @@ def normalize(
 
     * "kl": KL(p ‖ q), maximum likelihood on the target's samples;
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
-    * "square_error_then_kl": one after the other; the history's "loss" is the KL all along;
-    * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may overlook modes;
+    * "square_error_then_kl": one after the other; the history's "loss" is always the KL;
+    * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may miss modes;
     * "score_matching": for continuous supports only.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
@@ -139,21 +139,21 @@ def normalize(
             NADE, for discrete supports.
         loss: A name, or from `limbeck.losses`. Default: "kl".
         steps: Training steps. Default: 20,000; 30,000 in the preset "thesis".
-        batch_size: Samples a step. Default: 200; 20 in the preset "thesis".
+        batch_size: Samples per step. Default: 200; 20 in the preset "thesis".
         chains: The number of chains; see `Chains`. Default: 2,000.
         scheme: Which chains advance at a step: "all", or the "block" that is used. Default: all on
             a GPU, a block on a CPU.
-        sweeps: By how many sweeps. Default: 1 for all; up to 20 for a block, which waits longer.
+        sweeps: Sweeps of these chains at a step. Default: 1 for "all", up to 20 for "block".
         burn_in: Sweeps before the first step. Default: 2,000.
         start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
-        init: "teacher" sets the student to the target's weights first (a NADE of an RBM), "none"
-            trains it as it is. Default: "teacher" where limbeck makes the student itself.
-        c: The constant of the square error, at most log Z. Default: one by climbing the target, or,
-            for continuous supports, from the free energy of the student as it starts.
-        switch: The fraction of the steps before "square_error_then_kl" changes over. Default: 0.1.
+        init: "teacher" first sets the student to the target's weights (a NADE of an RBM), "none"
+            trains it as it is. Default: "teacher" if limbeck creates the student.
+        c: The constant of the square error, at most log Z. Default: found by hill climbing, or,
+            for continuous supports, from the free energy of the initial student.
+        switch: The fraction of the steps before "square_error_then_kl" switches. Default: 0.1.
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, 2,000 chains
             that all advance, a cold start. Default: "auto".
-        force: Whether to use score matching on a discrete support all the same. Default: False.
+        force: Whether to allow score matching on a discrete support. Default: False.
         seed: Seeds everything. Default: 0.
         device: Where to run. Default: a GPU if there is one.
         checkpoint: A folder for checkpoints, to resume from if it holds one. Default: none.

@@ -1,3 +1,3 @@
-r"""Posteriors: draws that are stored somewhere, or come from a chain that still runs."""
+r"""Posteriors: draws that are stored, or come from a running chain."""
 
 from __future__ import annotations

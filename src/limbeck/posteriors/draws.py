@@ -1,7 +1,8 @@
-r"""Stored draws of a posterior, what one looks like, their checks and their diagnostics."""
+r"""Stored draws of a posterior: their structure, checks and diagnostics."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor
 from limbeck.arguments import Count, InnerFraction, checked_arguments, integer
 from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError
+from limbeck.records import read_value
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
 LARGE_R_HAT = 1.05
@@ -73,7 +75,7 @@ def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Structure:
-    r"""Names and shapes, and the way between draws that have them and rows of numbers.
+    r"""Names and shapes of variables, and conversion between draws and rows of numbers.
 
     The name of a vector is "". Leading axes are kept. Only shapes are read, so that both ways can
     be compiled and mapped.
@@ -161,8 +163,14 @@ class Structure:
         return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
 
     @classmethod
-    def from_spec(cls, spec: dict[str, Any]) -> Structure:
-        return cls(tuple(spec["names"]), tuple(tuple(shape) for shape in spec["shapes"]))
+    def from_spec(cls, spec: Mapping[str, Any]) -> Structure:
+        r"""The structure that a spec describes, which may have other fields too."""
+        names = read_value(spec.get("names"), tuple[str, ...], "structure.names")
+        kind = tuple[tuple[int, ...], ...]
+        shapes = read_value(spec.get("shapes"), kind, "structure.shapes")
+        for size in itertools.chain(*shapes):
+            integer("structure.shapes", size, "sizes from 0", least=0)
+        return cls(names, shapes)
 
     def __str__(self) -> str:
         if self.vector:
@@ -185,7 +193,7 @@ class Diagnostics(NamedTuple):
 
 
 class Draws:
-    r"""Draws by chain, kept where they came from and converted when they are taken.
+    r"""Draws by chain, stored in their original form and converted when they are selected.
 
     Parts are arrays (chain, draw, ...) by name, or one (chain, draw, dim) under ''. A draw's number
     is that of its chain times `per_chain` plus that within the chain.

@@ -1,26 +1,28 @@
-r"""Variables of a posterior, and where they come from: netCDF, Zarr, NumPy, Stan CSV files."""
+r"""Variables of a posterior from files: netCDF, Zarr, NumPy, Stan CSV."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import importlib
+import inspect
 import itertools
 import math
 import os
 import re
-import struct
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import numpy as np
 
+from limbeck import numpy_files
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.posteriors.draws import group
 
 INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
+MAX_NAME = 1000  # letters of a column's name
+MAX_LINE = 2**24  # letters of a line of a CSV file
 CHAIN = ("chain__", ".chain")
 OTHER = (".iteration", ".draw", "")  # a nameless column is a table's index
 
@@ -42,6 +44,9 @@ def places(header: Sequence[object]) -> dict[str, Array]:
     Columns of the sampler (lp__, .draw) are left out; columns that are named 0, 1, … are a vector.
     """
     names = [str(name).strip() for name in header]
+    if long := [name for name in names if len(name) > MAX_NAME]:
+        received = f"a name of {len(long[0]):,} letters"
+        raise ArgumentError("posterior", received, f"names of up to {MAX_NAME:,}")
     named = [column for column, name in enumerate(names) if name]
     if [names[column] for column in named] == [str(number) for number in range(len(named))]:
         return {"": np.array(named)}
@@ -107,11 +112,19 @@ def _read_csv(paths: Sequence[Path], choose: Choose) -> Variables:
     return from_columns([header[column] for column in used], tables, choose, notes)
 
 
+def _lines(file: TextIO) -> Iterator[str]:
+    r"""The lines of a file, which a file without ends of lines does not have."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise ValueError(f"a line of {MAX_LINE:,} letters or more")
+        yield line
+
+
 def _csv_head(path: Path) -> tuple[list[str], int, int]:
     r"""What a file has before its numbers: columns, lines, and how many draws are Stan's warmup."""
     comments, names, lines = [], [""], 0
     with open(path, encoding="utf-8-sig") as file:
-        for lines, line in enumerate(file, start=1):  # noqa: B007 - used after the loop
+        for lines, line in enumerate(_lines(file), start=1):  # noqa: B007 - used after the loop
             if line.startswith("#"):
                 comments.append(line)
             elif line.strip():
@@ -131,7 +144,8 @@ def _csv_head(path: Path) -> tuple[list[str], int, int]:
 
 def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
     with open(path, encoding="utf-8-sig") as file:
-        rows = (line for line in itertools.islice(file, skipped, None) if line.strip("\n\r, "))
+        rest = itertools.islice(_lines(file), skipped, None)
+        rows = (line for line in rest if line.strip("\n\r, "))
         lines = (line for line in rows if not line.startswith("#"))
         if (first := next(lines, None)) is None:
             return np.empty((0, len(used)))
@@ -152,8 +166,9 @@ def open_files(files: Any, choose: Choose, layout: str, stack: contextlib.ExitSt
         expected = f"a file that ends in {', '.join(KINDS)}, or several that end in .csv"
         raise ArgumentError("posterior", received, expected)
     for path in paths:
-        if not path.exists():
-            raise ArgumentError("posterior", f"{path}, which does not exist", "an existing file")
+        if not (path.is_file() or (path.is_dir() and kind == ".zarr")):
+            reason = "which is no file" if path.exists() else "which does not exist"
+            raise ArgumentError("posterior", f"{path}, {reason}", "an existing file")
     try:
         if kind == ".csv":
             return _read_csv(paths, choose)
@@ -169,13 +184,17 @@ def open_files(files: Any, choose: Choose, layout: str, stack: contextlib.ExitSt
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
+    zarr = path.suffix.lower() == ".zarr"
     try:
         xarray = importlib.import_module("xarray")
+        if zarr:
+            importlib.import_module("zarr")
     except ImportError as error:
         install = "pip install 'limbeck[posteriors]', or read it and hand over the object"
-        raise LimbeckError(f"posterior: {path.name} needs xarray: {install}") from error
-    zarr = path.suffix.lower() == ".zarr"
+        raise LimbeckError(f"posterior: {path.name} needs {error.name}: {install}") from error
     options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {}
+    if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
+        options["create_default_indexes"] = False  # which would be read here, whatever their size
     try:
         data = xarray.open_dataset(path, group="posterior", **options)
     except (OSError, KeyError, ValueError):  # no such group, or no file of this kind at all
@@ -183,32 +202,23 @@ def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str
     variables = group(stack.enter_context(data))
     assert variables is not None
     names = sorted(variables) if zarr else list(variables)  # a folder may have any order
-    return {name: variables[name] for name in choose(names)}
+    chosen = {name: variables[name] for name in choose(names)}
+    numpy_files.check_expansion(sum(map(_claimed_bytes, chosen.values())), path)
+    return chosen
+
+
+def _claimed_bytes(variable: Any) -> int:
+    r"""What reading a variable may take: all of it, or one of its chunks, which may be larger."""
+    chunks = variable.encoding.get("chunks") or variable.encoding.get("chunksizes") or ()
+    return variable.dtype.itemsize * max(math.prod(variable.shape), math.prod(map(int, chunks)))
 
 
 def _numpy(path: Path, choose: Choose) -> dict[str, Any]:
     if path.suffix.lower() == ".npy":
         choose([""])
-        return {"": np.load(path, mmap_mode="c", allow_pickle=False)}
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        return {"": numpy_files.read_npy(path)}
+    members = numpy_files.members(path)
     if list(members) == ["arr_0"]:  # numpy.savez's name for an array that came without one
         members = {"": members["arr_0"]}
-    return {name: _member(path, members[name]) for name in choose(list(members))}
-
-
-def _member(path: Path, info: zipfile.ZipInfo) -> Any:
-    r"""An array of an npz file, mapped into memory if it is there byte by byte."""
-    with open(path, "rb") as file:
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size == 0:
-            return np.load(file, allow_pickle=False)[info.filename.removesuffix(".npy")]
-        file.seek(info.header_offset + 26)
-        name, extra = struct.unpack("<HH", file.read(4))
-        file.seek(name + extra, os.SEEK_CUR)
-        header = np.lib.format
-        first = header.read_magic(file) == (1, 0)
-        read = header.read_array_header_1_0 if first else header.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        if dtype.hasobject:
-            raise ArgumentError("posterior", f"{path}, with Python objects", "arrays of numbers")
-        return np.memmap(path, dtype, "c", file.tell(), shape, "F" if fortran else "C")
+    chosen = choose(list(members))
+    return {name: numpy_files.read_member(path, members[name]) for name in chosen}

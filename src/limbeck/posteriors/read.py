@@ -47,7 +47,7 @@ def as_draws(
     dtype: torch.dtype | None = None,
     layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto",
 ) -> Draws | Stream:
-    r"""The draws of a posterior, stored or still to come.
+    r"""The draws of a posterior, stored or streamed.
 
     | posterior | is read as |
     |---|---|
@@ -62,8 +62,8 @@ def as_draws(
 
     Arguments:
         posterior: The draws.
-        var_names: Variables to take, or, as "~name", to leave out. Default: all.
-        burn_in: Number of draws of each chain to leave out at the beginning. Default: 0.
+        var_names: Variables to use, or, as "~name", to drop. Default: all.
+        burn_in: Number of draws to drop at the start of each chain. Default: 0.
         thin: Take every `thin`-th draw of each chain. Default: 1.
         dtype: The floating type of draws. Default: that of the posterior.
         layout: What the first axes are: "chains" (chain, draw, ...), "draws" (draw, ...), "emcee"
@@ -174,7 +174,12 @@ def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
             received = f"{time.start} with draws of all chains in one dimension, 'sample'"
             raise ArgumentError("burn_in", received, "0, or draws by chain")
         leading = [dim for dim in ("chain", along) if dim in dims]
-        array = as_array(variable.isel({along: time}).transpose(*leading, ...).values, argument)
+        try:
+            values = variable.isel({along: time}).transpose(*leading, ...).values
+        except Exception as error:  # a file's reader has its own
+            received = f"values that cannot be read ({' '.join(str(error).split())[:200]})"
+            raise ArgumentError(argument, received, "a file that is not damaged") from error
+        array = as_array(values, argument)
         array = array if len(leading) == 2 else array[None]
     else:
         array = as_array(variable, argument)

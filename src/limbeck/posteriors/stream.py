@@ -1,4 +1,4 @@
-r"""Draws that come as they are needed, from a chain that runs or a generator."""
+r"""Draws that are read when they are needed, from a running chain or a generator."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _read_batch(
 
 
 class StreamEnded(LimbeckError):  # noqa: N818 - an end is not always an error
-    r"""There are no more draws: `used` of the `seen` ones were used, the rest left out."""
+    r"""There are no more draws: `used` of the `seen` ones were used, the others dropped."""
 
     def __init__(self, stream: Stream, what: str = "ended") -> None:
         self.used, self.seen = stream.used, stream.seen
@@ -143,7 +143,7 @@ class Stream:
 
     @property
     def structure(self) -> Structure:
-        r"""What one draw looks like; reads the first batch if there was none."""
+        r"""The structure of one draw; reads the first batch if none was read."""
         if self._structure is None:
             self._held = self._next_batch()
         assert self._structure is not None
@@ -181,7 +181,7 @@ class Stream:
         return Diagnostics(running.names or [], running.r_hat, running.ess, running.reasons())
 
     def state_dict(self) -> dict[str, Tensor]:
-        r"""Where the stream is, with the state of its source if that has one: tensors only."""
+        r"""The position of the stream, and the state of its source if it has one: tensors only."""
         state = {"counts": torch.tensor([self.used, self.seen, self.batches])}
         groups: dict[str, Any] = {"held": {k: part.clone() for k, part in self._held.items()}}
         if callable(getattr(self.source, "state_dict", None)):
@@ -191,9 +191,9 @@ class Stream:
         return state | {f"{group}.{k}": v for group in groups for k, v in groups[group].items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Go on from where `state_dict` was taken.
+        r"""Continue from a state of `state_dict`.
 
-        A source without a state must start anew, and is read up to that place.
+        A source without a state must start from its beginning, and is read up to that position.
         """
         used, seen, batches = state["counts"].tolist()
         stateful = callable(getattr(self.source, "load_state_dict", None))

@@ -17,11 +17,13 @@ import limbeck
 from limbeck.errors import LimbeckError
 from limbeck.report.canvas import inline, load_matplotlib, pixels
 from limbeck.storage import Saved
+from limbeck.text import markdown as escape
+from limbeck.text import markdown_block, markdown_table, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it holds), words
+Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it passed), words
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Code:
 
 @dataclass
 class TableBlock:
-    r"""A table; `words` are the columns of text, which are aligned to the left."""
+    r"""A table; `words` are the text columns, which are left-aligned."""
 
     title: str
     columns: list[str]
@@ -206,7 +208,7 @@ def counted(number: int) -> str:
 
 
 def about(document: Document, alone: bool = True) -> str:
-    r"""The line above the title: date and hardware; with seed and time if the result is alone."""
+    r"""The line above the title: date and hardware, and for a single result seed and time."""
     content = document.content
     environment = content["circumstances"]
     parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]
@@ -225,7 +227,10 @@ def render(page: Page) -> str:
         ) from None
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
     strict = jinja2.StrictUndefined
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=strict,
+        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),
+    )  # fmt: skip
     functions = {"sort_value": sort_value, "about": about, "counted": counted}
     environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
     environment.filters["minus"] = minus
@@ -236,25 +241,25 @@ def render(page: Page) -> str:
 
 def markdown(page: Page) -> str:
     r"""The page as Markdown."""
-    lines = [f"# {_escape(page.title)}", ""]
+    lines = [f"# {escape(page.title)}", ""]
     if page.findings is None:
         lines += _document_lines(page.documents[0], 2)
     else:
-        lines += [f"{k}. {_escape(finding)}" for k, finding in enumerate(page.findings, 1)]
+        lines += [f"{k}. {escape(finding)}" for k, finding in enumerate(page.findings, 1)]
         if page.commands:
             lines += ["", "To try next:", "", *_block_lines(Code("\n".join(page.commands)), 2)]
         for document in page.documents:
-            lines += ["", f"## {_escape(document.title)} ({document.content['verb']})", ""]
+            lines += ["", f"## {escape(document.title)} ({document.content['verb']})", ""]
             lines += _document_lines(document, 3)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _document_lines(document: Document, level: int) -> list[str]:
-    lines = [_escape(document.content["summary"]), ""]
-    lines += [f"- **{_escape(stat.value)}** {_escape(stat.label)}" for stat in document.stats]
+    lines = [escape(document.content["summary"]), ""]
+    lines += [f"- **{escape(stat.value)}** {escape(stat.label)}" for stat in document.stats]
     for title, blocks in document.sections.items():
         if blocks:
-            lines += ["", f"{'#' * level} {_escape(title)}", ""]
+            lines += ["", f"{'#' * level} {escape(title)}", ""]
         for block in blocks:
             text = _block_lines(block, level)
             repeated = isinstance(block, TableBlock) and block.title == title
@@ -264,23 +269,18 @@ def _document_lines(document: Document, level: int) -> list[str]:
 
 def _block_lines(block: Block, level: int) -> list[str]:
     if isinstance(block, str):
-        return [_escape(block)]
+        return [escape(block)]
     if isinstance(block, Code):
-        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
-        return [fence, block.text, fence]
+        return [markdown_block(block.text)]
     if isinstance(block, list):
         return [
-            f"- {'✓' if e['held'] else '✗'} **{_escape(e['name'])}**: {_escape(e['words'])}"
+            f"- {'✓' if e['held'] else '✗'} **{escape(e['name'])}**: {escape(e['words'])}"
             for e in block
         ]
     if isinstance(block, Gallery):
-        alts = [f"- *Picture:* {_escape(picture.alt)}" for picture in block.pictures]
-        return [f"{'#' * (level + 1)} {_escape(block.title)}", "", *alts]
+        alts = [f"- *Picture:* {escape(picture.alt)}" for picture in block.pictures]
+        return [f"{'#' * (level + 1)} {escape(block.title)}", "", *alts]
     ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
-    cells = [list(map(_escape, block.columns)), ruler, *(map(_escape, r) for r in block.rows)]
-    note = ["", _escape(block.note)] if block.note else []
-    return [f"**{_escape(block.title)}**", "", *(f"| {' | '.join(r)} |" for r in cells), *note]
-
-
-def _escape(text: object) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", " ".join(str(text).split()))
+    note = ["", escape(block.note)] if block.note else []
+    table = markdown_table(block.columns, block.rows, ruler)
+    return [f"**{escape(block.title)}**", "", table, *note]

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limbeck.errors import LimbeckError
+from limbeck.storage.files import write_bytes
+from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,13 +71,17 @@ def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
 
 def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160) -> Path:
     r"""Write a figure as .png, .svg or .pdf, with its description `alt` in the file's metadata."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, file = Path(path), io.BytesIO()
     svg = {"Description": alt, "Date": None}
     metadata = {".png": {"Description": alt}, ".svg": svg, ".pdf": {"Subject": alt}}
-    by_suffix = metadata.get(path.suffix.lower())
-    figure.savefig(path, dpi=dpi, metadata=by_suffix)  # type: ignore[union-attr]
-    return path
+    kind = path.suffix.lower()
+    options: dict[str, Any] = {
+        "dpi": dpi,
+        "metadata": metadata.get(kind),
+        "format": kind.removeprefix(".") or None,
+    }
+    figure.savefig(file, **options)  # type: ignore[union-attr]
+    return write_bytes(path, file.getvalue())
 
 
 def load_matplotlib() -> ModuleType:
@@ -143,5 +149,5 @@ def _svg_start(prefix: str, alt: str, size: tuple[float, float], max_width: floa
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" aria-labelledby="{prefix}-alt" '
         f'style="max-width:{max_width:.0f}px"><title id="{prefix}-alt">'
-        f"{html.escape(alt, quote=True)}</title>"
+        f"{html.escape(shown(alt), quote=True)}</title>"
     )

@@ -54,7 +54,7 @@ def compressed(
         if math.isnan(report.retention):
             title = tables.measure_title(report, report.main)
             notes.append(
-                f"Unchecked: what the student keeps of the teacher's {title}, which is not above 0."
+                f"Unchecked: the student's share of the teacher's {title}, which is not above 0."
             )
         if X is not None:
             content |= _examples(X, report, image, arrays)
@@ -67,7 +67,7 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
     verdicts = []
     if report.by_group:
         worse = tables.remarks(report)
-        words = worse[0] if worse else "In no subgroup is the student clearly worse."
+        words = worse[0] if worse else "The student is not clearly worse in any subgroup."
         verdicts.append(summary.verdict("subgroups", not worse, words))
     if not math.isnan(report.retention):
         held = report.retention >= tables.LITTLE
@@ -137,16 +137,16 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     trials = content.get("tried") or []
     names = list(dict.fromkeys(name for trial in trials for name in trial))
     rows = [[value(trial.get(name)) for name in names] for trial in trials]
-    note = "Each was tried for a short time, and judged on rows held out."
+    note = "Each was tried in a short run and compared on held-out rows."
     tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
     if "fidelity" not in content:
-        words = "No rows to compare teacher and student on, so nothing was measured."
+        words = "Nothing was measured: there were no rows to compare teacher and student on."
         return {"Teacher beside student": [words], "What was tried": tried}
     report = Fidelity.from_dict(content["fidelity"])
     curves = drawing.gallery("Calibration", pictures.calibration) if report.calibration else []
     words = (
-        "On the dotted line, predictions that are sure to 80% are right 80% of the time; below it, "
-        "they promise too much. Bars are one standard error of a bin."
+        "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
+        "below it, they are overconfident. Bars are one standard error of a bin."
     )
     return {
         "Teacher beside student": [from_rich(report.table())],
@@ -161,7 +161,7 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     plate = report.task == "classification"
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
-        return [*both, "On no row do both differ."]
+        return [*both, "Both agree on every row."]
     rows, shape = drawing.saved.arrays.get("disagreement_rows"), drawing.saved.content.get("image")
     images = []
     if shape and drawing.pictures and rows is not None:

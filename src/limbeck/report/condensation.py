@@ -54,7 +54,7 @@ def condensed(
     if agreement is None:
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
         needs = "it needs inputs, the draws and predict"
-        notes.append(f"Not measured: the student beside the average of all draws; {needs}.")
+        notes.append(f"The student was not compared with the average of all draws: {needs}.")
     else:
         content["agreement"] = asdict(replace(agreement, new_inputs=None))
         content["summary"] = agreement.sentence()
@@ -176,7 +176,7 @@ def _as_chain(draws: Any) -> Draws:
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Distance of the student from the average of all draws, and what it saves."""
+    r"""Difference of the student from the average of all draws, and its savings."""
     if (agreement := saved_agreement(content)) is None:
         return []
     return [
@@ -245,8 +245,8 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     draws, blocks = arrays["pseudo_draws"], list[Block]()
     if drawing.pictures and draws.shape[1] > 1:
         words = (
-            "The student averages over these few trained draws in place of the posterior's. They "
-            "need not lie where the posterior has its mass: what they predict together counts."
+            "The student averages over these few trained draws instead of the posterior's. They "
+            "need not lie where the posterior has its mass: only their joint prediction matters."
         )
         blocks += [words, *drawing.gallery("Weights", pictures.weights)]
     if draws.shape[1] <= 12:
@@ -267,5 +267,5 @@ def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
         [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
         for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
     ]
-    note = "R̂ above 1.05 says that chains disagree; a student cannot be better than its draws."
+    note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
     return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)]

@@ -32,7 +32,7 @@ History = Mapping[str, Sequence[float]]
 
 @checked_arguments
 def learning(saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] = None) -> Axes:
-    r"""Losses and measures against steps; the first of them alone where scales differ much."""
+    r"""Losses and measures against steps; only the first if their scales differ much."""
     history = as_saved(saved).content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
     if not history.get("step") or not names:
@@ -125,13 +125,13 @@ def disagreement(
 ) -> Axes:
     r"""Where teacher and student disagree.
 
-    Of a classifier, the student's classes against the teacher's; of a multi-label one, how often
-    only one of both says yes; of values, the student's against the teacher's.
+    For a classifier, the student's classes against the teacher's; for multilabel classification,
+    how often only one of them predicts a label; for values, the student's against the teacher's.
 
     Arguments:
         saved: A saved result, its folder, or a report.
         ax: Where to draw. Default: None, a new figure.
-        target: The target, of several. Default: 0.
+        target: The number of the target, if there are several. Default: 0.
     """
     report = _report(saved)
     pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)
@@ -185,7 +185,7 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
         ax.barh(
             place + shift, 100 * np.array(pairs[model], dtype=float), 0.36, color=COLOURS[number],
             hatch="///" if number else None, edgecolor="white", linewidth=0,
-            label=f"only the {model} says yes",
+            label=f"only the {model} predicts it",
         )  # fmt: skip
     plots.rows_below(ax, labels)
     ax.set_xlabel("share of rows (%)")
@@ -193,7 +193,7 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
     differing = np.add(pairs["teacher"], pairs["student"])
     worst = int(differing.argmax())
     return (
-        f"Bars of the shares of rows where only teacher or only student finds a label: "
+        f"Bars of the shares of rows where only teacher or only student predicts a label: "
         f"{differing.mean():.1%} on average, most for {labels[worst]}, {differing[worst]:.1%}."
     )
 
@@ -223,9 +223,9 @@ def subgroups(
 ) -> Axes:
     r"""How much better or worse the student is than the teacher, by subgroup.
 
-    Lines are three paired standard errors to either side; groups where the student is worse by more
-    than that have a mark of their own. Without labels, the student in the group is compared with
-    itself elsewhere.
+    Lines are three paired standard errors on either side; groups in which the student is worse by
+    more than that are marked. Without labels, the student's agreement in a group is compared with
+    that on all other rows.
 
     Arguments:
         saved: A saved result, its folder, or a report; with groups.

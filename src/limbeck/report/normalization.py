@@ -73,7 +73,7 @@ def by_name(result: Estimates | None) -> dict[str, LogPartition]:
             named[f"{method} {len(named) + 1}" if method in named else method] = z
     for z in named.values():
         if not isinstance(z, LogPartition):
-            expected = "what log_partition gives back, or several of these by name"
+            expected = "a result of log_partition, or several by name"
             raise ArgumentError("log_z", f"a {type(z).__name__}", expected)
     if not named:
         raise ArgumentError("log_z", "no estimate", "one or more")
@@ -93,7 +93,7 @@ def normalized(
     by_column: bool = False,
     seed: int = 0,
 ) -> tuple[dict[str, Any], summary.Arrays]:
-    r"""Content and arrays of a tractable student; without the target, only what does without it."""
+    r"""Content and arrays of a tractable student; without the target, only what needs none."""
     sweeps = integer("sweeps", sweeps, "a whole number from 0", least=0)
     content, student = summary.run_summary(result), result.student
     name = "the target" if target is None else type(target).__name__
@@ -142,7 +142,7 @@ def normalized(
 
 
 def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> summary.Arrays:
-    r"""Samples of the student, and states of the target's chains that began at others of them."""
+    r"""Samples of the student, and states of the target's chains, started at other samples."""
     if not callable(getattr(student, "sample", None)):
         return {}
     generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
@@ -190,7 +190,7 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
-        trust = "" if z["trustworthy"] else ", which should not be relied on"
+        trust = "" if z["trustworthy"] else ", which should not be trusted"
         trust = ", which is unchecked" if z["state"] == "unchecked" else trust
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."

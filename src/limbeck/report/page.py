@@ -14,7 +14,8 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
-from limbeck.storage import Saved, files, read
+from limbeck.storage import Saved, folders, read
+from limbeck.text import visible
 
 REPORTS: dict[str, Any] = {
     "compress": compression, "condense": condensation, "normalize": normalization,
@@ -44,7 +45,7 @@ def write_tour(
         if isinstance(items, str | Path) or not items:
             raise ArgumentError(argument, repr(items), f"one or more {what}, in a list")
     if Path(out).is_file():
-        raise ArgumentError("out", f"{out}, a file", "a folder, new or there already")
+        raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
     reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
     page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
     return _write(Path(out), page)
@@ -55,16 +56,16 @@ def _write(folder: Path, page: Page) -> Path:
         "format": "limbeck-report-1", "title": page.title, "findings": page.findings,
         "commands": page.commands, "results": [report.to_record() for report in page.documents],
     }  # fmt: skip
-    record = json.dumps(numbers, indent=1, ensure_ascii=False) + "\n"
+    record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
     texts["report.html"] = blocks.render(page)
-    for name, text in texts.items():
-        files.write_text(folder / name, text)
-    return folder / "report.html"
+    content = {name: text.encode() for name, text in texts.items()}
+    return folders.add(folder, "report", content) / "report.html"
 
 
 def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
+    whole, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
     try:
         drawing = Drawing(saved, prefix)
@@ -83,10 +84,19 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
         }
         stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError) as error:
-        received = f"a result of {content['verb']} that lacks something ({error!r})"
+        received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(content, title, stats, sections)
+    return Document(whole, title, stats, sections)
+
+
+def _visible(value: Any) -> Any:
+    r"""The content of a result without control characters, for pages and pictures."""
+    if isinstance(value, dict):
+        return {visible(name): _visible(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_visible, value))
+    return visible(value) if isinstance(value, str) else value
 
 
 def _models(content: Mapping[str, Any]) -> list[Block]:
@@ -112,7 +122,7 @@ def _learning(drawing: Drawing) -> list[Block]:
     names = [name for name in history if name not in NOT_MEASURES]
     if not names or len(history.get("step") or ()) < 2:
         return []
-    note = "A curve that still falls at its end would gain from more steps."
+    note = "If a curve still falls at its end, more steps would help."
     galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
     for gallery in galleries:
         others = [name for name in names if name not in gallery.pictures[0].alt][:2]

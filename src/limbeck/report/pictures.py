@@ -2,7 +2,7 @@ r"""Pictures of saved results.
 
 Each function takes a saved result (from `limbeck.storage.read`, or its folder), draws on the
 matplotlib axes `ax`, or on those of a new figure, and returns the axes. `axes.get_label()` is a
-description of the picture, for those who cannot see it.
+text description of the picture (alt text).
 """
 
 from __future__ import annotations

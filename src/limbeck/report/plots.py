@@ -1,7 +1,7 @@
 r"""Plots of plain numbers: curves, intervals, surfaces, densities, sheets of images.
 
-Each function draws on matplotlib's axes; those that return a text return a description of the
-picture, for those who cannot see it.
+Each function draws on matplotlib's axes. Those that return a text return a description of the
+picture (alt text).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def progress(
     Arguments:
         axes: Where to draw.
         curves: Steps and values, by name.
-        label: What the values are, with their unit. Default: "test log probability (nats)".
+        label: The quantity and its unit. Default: "test log probability (nats)".
         reference: Name and value of a horizontal line. Default: None.
     """
     if not curves:

@@ -53,7 +53,7 @@ def to_record(
         settings: Settings to show before those of the result. Default: None.
         verdicts: Further verdicts, as from `limbeck.report.summary.required`. Default: none.
         notes: Further remarks, a sentence each. Default: none.
-        evidence: What to compare it on: arguments of `compressed`, `condensed`, `normalized` or
+        evidence: Data for the comparison: arguments of `compressed`, `condensed`, `normalized` or
             `estimated`.
     """
     kind = {"compress": "Compressed", "condense": "Condensed", "normalize": "Result"}.get(verb)

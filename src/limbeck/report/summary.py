@@ -27,7 +27,7 @@ def required(
     name: str, value: float | None, bound: float, *,
     most: bool = False, title: str | None = None, reason: str = "it could not be computed",
 ) -> Verdict:  # fmt: skip
-    r"""The verdict on a requirement: that a figure is at least, or at most, some number."""
+    r"""The verdict on a requirement: a figure is at least, or at most, a given number."""
     if not math.isfinite(bound):
         raise ArgumentError(name, bound, "a finite number to compare with")
     title = name.replace("_", " ") if title is None else title

@@ -1,4 +1,4 @@
-r"""Samplers: chains that advance side by side, one call a sweep; and diagnostics of their draws."""
+r"""Samplers: parallel chains, one sweep per call; and diagnostics of their draws."""
 
 from limbeck.samplers.diagnostics import (
     RunningDiagnostics,

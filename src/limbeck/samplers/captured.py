@@ -1,4 +1,4 @@
-r"""Sweeps of chains as a CUDA graph, on a stream of their own."""
+r"""Sweeps of chains as a CUDA graph on a separate stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CapturedAdvance:
-    r"""Advances chains in place, beside the GPU's other work, which `advance` must not wait for."""
+    r"""Advances chains in place, in parallel with the GPU's other work; `advance` must not wait."""
 
     def __init__(self, target: ChainTarget, x: Tensor, sweeps: int, generator: torch.Generator):
         self.stream = torch.cuda.Stream(x.device)

@@ -86,8 +86,9 @@ def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
 def pareto_k(log_weights: UserObject[Tensor]) -> float:
     r"""The shape k̂ of the generalised Pareto distribution that the largest weights follow.
 
-    The fit is Zhang and Stephens' (2009), of the 3√n (at most a fifth) largest weights. From 0.7 on
-    the weights' mean cannot be relied on. Without a tail it is −∞, with less than 5 weights NaN.
+    It is fitted by the method of Zhang and Stephens (2009) to the 3√n (at most a fifth) largest
+    weights. If it exceeds 0.7, do not trust the mean of the weights. It is −∞ without a tail, and
+    NaN for fewer than 5 weights.
 
     Arguments:
         log_weights: Logarithms (n,) of the weights, up to a constant.
@@ -195,9 +196,9 @@ class RunningDiagnostics:
     Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
     When the blocks are full, neighbours are merged, so that memory stays the same.
 
-    R̂ is that of `samplers.r_hat`, of all draws in whole blocks. The effective size is by batch
-    means (Flegal and Jones, 2010), of a hundred batches if possible. Longer batches count where
-    they vary by more than their error above the others, which detects slow chains.
+    R̂ is that of `samplers.r_hat` for all draws in complete blocks. The effective size uses batch
+    means (Flegal and Jones, 2010), with a hundred batches if possible. Longer batches are used if
+    their variance is larger by more than its error, which detects slow chains.
 
     Arguments:
         names: Names of the coordinates in `reasons`. Default: their numbers.
@@ -297,7 +298,7 @@ class RunningDiagnostics:
 
     @checked_arguments
     def reasons(self, r_hat: Annotated[float, Number(above=1)] = 1.05) -> list[str]:
-        r"""Reasons to distrust the draws so far, a sentence each; none if all seems well.
+        r"""Reasons to distrust the draws so far, one sentence each; empty if there are none.
 
         Arguments:
             r_hat: The largest R̂ that is accepted. Default: 1.05.
@@ -331,12 +332,12 @@ class RunningDiagnostics:
         return reasons
 
     def state_dict(self) -> dict[str, Tensor]:
-        r"""All that is needed to go on as if never interrupted: tensors only."""
+        r"""The state that is needed to continue exactly: tensors only."""
         position = torch.tensor([self._full, self._partial, self._length])
         return {"mean": self._mean.clone(), "squares": self._squares.clone(), "position": position}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Go on from where `state_dict` was taken."""
+        r"""Continue from a state of `state_dict`."""
         blocks = len(state["mean"])
         if blocks not in (0, self.blocks):
             raise CheckpointError(f"checkpoint: it has {blocks} blocks, and here {self.blocks}")

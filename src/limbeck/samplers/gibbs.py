@@ -26,12 +26,12 @@ def sweep(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
-    A sweep leaves exp(β log p̃) invariant. Where the log density is NaN or +∞ a chain becomes NaN.
+    A sweep leaves exp(β log p̃) invariant. If the log density is NaN or +∞, the chain becomes NaN.
 
     Arguments:
         log_density: log p̃(x), (n,), of events (n, *shape).
-        x: The chains (n, *shape); they stay as they are.
-        support: Where x lives.
+        x: The chains (n, *shape); they are not changed.
+        support: The support of x.
         generator: The source of randomness, on the chains' device. Default: torch's own.
         beta: The power β ≥ 0 of the density. Default: 1.0.
         order: "fixed", or "random": new at each sweep, the same for all chains. Default: "fixed".

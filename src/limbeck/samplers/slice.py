@@ -30,7 +30,7 @@ class Slice:
         start: First points (chains, dim), with a density above zero. They set precision and device.
         width: How far an end steps: a number, or one for each coordinate. Default: 1.0.
         seed: The generator's seed. Default: 0.
-        generator: A source of randomness in place of the seed. Default: none.
+        generator: A generator instead of the seed. Default: None.
         max_steps_out: The most steps that both ends may take together. Default: 1000.
         tune: Whether `burn_in` changes the width. Default: True.
 
@@ -100,9 +100,9 @@ class Slice:
 
     @checked_arguments
     def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> Slice:
-        r"""Sweep away from the start, and set the width to the mean interval of the draws.
+        r"""Discard the first sweeps, and tune the width to the mean interval of the draws.
 
-        It is set after 1, 2, 4, 8, … sweeps and after the last, each time by the latest sweeps.
+        It is set after 1, 2, 4, 8, … sweeps and after the last one, each time from the latest ones.
 
         Arguments:
             sweeps: The number of sweeps.
@@ -117,7 +117,7 @@ class Slice:
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        r"""All that is needed to go on as if never interrupted: tensors only."""
+        r"""The state that is needed to continue exactly: tensors only."""
         tensors = {"chains": self._x, "log_density": self._log, "width": self.width}
         return {name: tensor.clone() for name, tensor in tensors.items()} | {
             "counts": torch.tensor([self.sweeps_done, self.evaluations]),
@@ -125,7 +125,7 @@ class Slice:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Go on from where `state_dict` was taken."""
+        r"""Continue from a state of `state_dict`."""
         stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["chains"], self._x))
         if stored != here:
             raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {here}")

@@ -1,10 +1,12 @@
-r"""Result folders: `result.json` holds the content, `arrays.npz` the arrays that pictures need.
+r"""The results of commands and reports: `result.json` has the content, `arrays.npz` the arrays.
 
-Files are written completely or not at all, `result.json` last: a folder that has it is complete.
+`folders` writes folders as a whole and checks them when they are read, `files` does so with single
+files, `checkpoints` with those of a run; all changes of the disk are in `disk`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -15,14 +17,19 @@ import numpy as np
 from torch import Tensor
 
 from limbeck.arguments import choice
-from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import files
+from limbeck.errors import ArgumentError
+from limbeck.storage import files, folders, records
+from limbeck.storage.disk import Content
 
-__all__ = ["FORMAT", "VERBS", "Saved", "as_saved", "check_content", "read", "write"]
+__all__ = ["FORMAT", "VERBS", "Saved", "as_saved", "check_content", "read", "to_files", "write"]
 
 FORMAT = "limbeck-result-1"
 VERBS = ("compress", "condense", "normalize", "logz")
 CONTENT, ARRAYS = "result.json", "arrays.npz"
+STUDENT_FILES = (  # which a student's `save` writes
+    "student.safetensors", "training.json", "compression.json", "condensation.json",
+    "estimator.json",
+)  # fmt: skip
 
 EMPTY: dict[str, Any] = {  # the fields of every result, with their defaults
     "title": "", "command": "", "summary": "", "circumstances": {}, "seed": None, "seconds": None,
@@ -43,46 +50,39 @@ def write(
     r"""Write a result; numbers that are not finite become null.
 
     Arguments:
-        folder: The folder to write to, made if needed; other files in it are left alone.
+        folder: The folder to write to, made if needed; a student in it stays, a report is removed.
         content: The result, as from `limbeck.report.records.to_record`.
         arrays: Arrays that pictures need, by name: numbers or strings. Default: None.
     """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError("folder", f"{folder}, a file", "a folder, new or there already")
+    return folders.write(folder, "result", to_files(content, arrays, folder), STUDENT_FILES)
+
+
+def to_files(
+    content: Mapping[str, Any], arrays: Mapping[str, object] | None, folder: str | Path
+) -> dict[str, Content]:
+    r"""The files of a result for a folder."""
     complete = check_content(files.plain({"format": FORMAT, **content}), folder)
     plain = {name: _as_array(name, value) for name, value in (arrays or {}).items()}
-    with files.replacing(folder / ARRAYS) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **plain)  # type: ignore[arg-type]
-    files.write_text(folder / CONTENT, json.dumps(complete, indent=1, ensure_ascii=False) + "\n")
-    return folder
+    archive = io.BytesIO()
+    np.savez_compressed(archive, **plain)  # type: ignore[arg-type]
+    text = json.dumps(complete, indent=1, ensure_ascii=False) + "\n"
+    return {CONTENT: text.encode(), ARRAYS: archive.getvalue()}
 
 
 def read(folder: str | Path) -> Saved:
     r"""Read a result that `write` wrote."""
-    folder = Path(folder)
-    path, arrays = folder / CONTENT, folder / ARRAYS
-    expected = f"a folder with {CONTENT}, as limbeck's commands write it"
-    if not folder.is_dir():
-        raise ArgumentError("folder", f"{folder}, which is no folder", expected)
-    if not path.is_file():
-        received = f"{folder}, without {CONTENT}"
-        if (folder / "UNFINISHED").exists():
-            received = f"{folder}, whose run is not finished"
-            expected += "; run the same command again to continue"
-        raise ArgumentError("folder", received, expected)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"folder: {path} cannot be read ({error})") from error
-    content = check_content(content, folder)
-    if not arrays.exists():
+    saved = folders.read(folder, "result", (CONTENT, ARRAYS))
+    if CONTENT not in saved.names:
+        expected = f"a folder with {CONTENT}, as limbeck's commands write it"
+        raise ArgumentError("folder", f"{folder}, without {CONTENT}", expected)
+    content = check_content(saved.json(CONTENT), folder)
+    if ARRAYS not in saved.names:
         return Saved(content, {})
     try:
-        with np.load(arrays, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(saved.content[ARRAYS]), allow_pickle=False) as archive:
             return Saved(content, {name: archive[name] for name in archive.files})
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise CheckpointError(f"folder: {arrays} cannot be read ({error})") from error
+        raise records.damaged(saved.path(ARRAYS), f"cannot be read ({error})") from error
 
 
 def as_saved(saved: object) -> Saved:

@@ -1,110 +1,145 @@
-r"""Files that are written completely or not at all, and checked when they are read."""
+r"""Tensors and values as files: written completely or not at all, checked when they are read."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import math
-import os
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from limbeck.errors import CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.storage import disk, records
 
-FILE, FORMAT = "checkpoint.safetensors", "limbeck-checkpoint-1"
-
-
-def check_folder(folder: Path) -> None:
-    r"""Refuse a folder that cannot be written to, or that holds other files than checkpoints."""
-    if folder.exists() and not (folder / FILE).exists():
-        # a process that was killed while it wrote may have left its temporary file
-        unfinished = f".{FILE}."
-        if not folder.is_dir() or not all(e.name.startswith(unfinished) for e in folder.iterdir()):
-            raise CheckpointError(
-                f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
-                "expected a new or empty folder, or one that limbeck wrote"
-            )
-    _unlink(_temporary(folder / FILE))
+# safetensors' names of types; tensors are stored from the widest type on, so that all are aligned
+TYPES = {
+    torch.float64: "F64", torch.int64: "I64", torch.uint64: "U64", torch.complex64: "C64",
+    torch.float32: "F32", torch.int32: "I32", torch.uint32: "U32", torch.float16: "F16",
+    torch.bfloat16: "BF16", torch.int16: "I16", torch.uint16: "U16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 
 
-def write(
-    path: Path, tensors: dict[str, Tensor], about: dict[str, Any], kind: str = FORMAT
-) -> None:
-    r"""Write tensors and a description that JSON can hold as one safetensors file."""
-    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    with replacing(path) as temporary:
-        save_file(copies, temporary, metadata={"format": kind, "about": json.dumps(about)})
+def encode(
+    tensors: Mapping[str, Tensor], about: object, kind: str, digest: bool = False
+) -> list[Any]:
+    r"""Tensors and a description that JSON can hold, as the buffers of a safetensors file.
+
+    Arguments:
+        tensors: The tensors by name; those on a CPU are not copied.
+        about: The description.
+        kind: The format's name, which `decode` expects.
+        digest: Whether to store a SHA-256 digest, for a file without a manifest. Default: False.
+    """
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    metadata = {"format": kind, "about": json.dumps(about)}
+    if digest:
+        metadata["sha256"] = digest_of(metadata["about"], plain)
+    header: dict[str, Any] = {"__metadata__": metadata}
+    order, start = sorted(plain, key=lambda name: (-plain[name].element_size(), name)), 0
+    for name in order:
+        tensor = plain[name]
+        if tensor.dtype not in TYPES:
+            raise ArgumentError(name, f"a tensor of {tensor.dtype}", "a type of safetensors")
+        stop = start + tensor.nbytes
+        entry = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape)}
+        header[name], start = entry | {"data_offsets": [start, stop]}, stop
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 16)
+    return [len(text).to_bytes(8, "little") + text, *(_bytes(plain[name]) for name in order)]
 
 
-def write_text(path: Path, text: str) -> None:
-    r"""Write a text file."""
-    with replacing(path) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[str]:
-    r"""A temporary file's name; it replaces `path` once it is complete and on the disk."""
-    temporary = _temporary(path)
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        reason = f"failed ({error}); what was saved before is untouched"
-        raise CheckpointError(f"checkpoint: writing {path} {reason}") from error
-    finally:
-        _unlink(temporary)
+def digest_of(about: str, tensors: Mapping[str, Tensor]) -> str:
+    r"""The SHA-256 digest of a description and of tensors with their names, types and shapes."""
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
 
 
-def _temporary(path: Path) -> str:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # tempfile would deny all other users the temporary file, and the file that it becomes
-        temporary = str(path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp")
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except OSError as error:
-        raise CheckpointError(f"checkpoint: cannot write into {path.parent} ({error})") from error
-    return temporary
-
-
-def _unlink(temporary: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(temporary)
-
-
-def read(path: Path, kind: str = FORMAT) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    r"""The tensors and the description of a file that `write` wrote."""
-    tensors, metadata = read_tensors(path)
+def decode(
+    content: bytearray, path: Path, kind: str, digest: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    r"""The tensors and the description of a file that `encode` made; arguments as there."""
+    tensors, metadata = parse(content, path)
     if metadata.get("format") != kind:
-        raise CheckpointError(
-            f"checkpoint: {path} is not limbeck's (format {metadata.get('format')!r}); expected a "
-            f"folder that limbeck wrote ({kind!r}), or an empty or new one"
-        )
-    try:
-        return tensors, json.loads(metadata["about"])
-    except (KeyError, ValueError) as error:
-        reason = f"has no readable description ({error})"
-        raise CheckpointError(f"checkpoint: {path} {reason}") from error
+        received = f"is not limbeck's (format {metadata.get('format')!r})"
+        raise CheckpointError(f"checkpoint: {path} {received}; expected the format {kind!r}")
+    if digest and metadata.get("sha256") != digest_of(metadata.get("about", ""), tensors):
+        raise records.damaged(path, "has another content than its SHA-256 digest says")
+    about = records.decode(metadata.get("about", "").encode(), path)
+    if not isinstance(about, dict):
+        raise records.damaged(path, "has no readable description")
+    return tensors, about
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    r"""The tensors and metadata of a safetensors file."""
+def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    r"""The tensors and the metadata of a safetensors file."""
+    start, tensors = 8 + int.from_bytes(content[:8], "little"), {}
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        reason = f"is not a readable safetensors file ({error}); delete it to start anew"
-        raise CheckpointError(f"checkpoint: {path} {reason}") from error
+        header = json.loads(content[8 : min(start, records.MAX_BYTES)])
+        metadata = header.pop("__metadata__", None) or {}
+        for name, entry in header.items():
+            dtype, shape = BY_NAME[entry["dtype"]], entry["shape"]
+            first, last = entry["data_offsets"]
+            if not 0 <= first <= last <= len(content) - start:
+                raise ValueError(f"{name} is not within it")
+            part = torch.frombuffer(content, dtype=torch.uint8)[start + first : start + last]
+            # large ones are not copied; torch takes its own structures to be aligned
+            aligned = last - first > 2**20 and (start + first) % 16 == 0
+            tensors[name] = (part if aligned else part.clone()).view(dtype).reshape(shape)
+        return tensors, {str(name): str(value) for name, value in metadata.items()}
+    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        # a header that is nested too deep raises a RuntimeError
+        raise records.damaged(path, f"is not a readable safetensors file ({error})") from error
+
+
+def write(path: str | Path, tensors: Mapping[str, Tensor], about: object, kind: str) -> Path:
+    r"""Write tensors and a description as one safetensors file, with a digest."""
+    return write_bytes(path, encode(tensors, about, kind, digest=True))
+
+
+def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    r"""The tensors and the description of a file that `write` wrote."""
+    return decode(read_bytes(path), Path(path), kind, digest=True)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    r"""The tensors and the metadata of any safetensors file."""
+    return parse(read_bytes(path), Path(path))
+
+
+def read_bytes(path: str | Path) -> bytearray:
+    r"""The content of a file."""
+    try:
+        return disk.read(Path(path).resolve())  # a single file may be a link
+    except OSError as error:
+        raise CheckpointError(f"path: {path} cannot be read ({error})") from error
+
+
+def write_bytes(path: str | Path, content: disk.Content) -> Path:
+    r"""Write one file, completely or not at all; leftovers of killed writers are removed."""
+    path = Path(path)
+    try:
+        disk.make_folder(path.parent)
+        with disk.lock(path):
+            disk.remove_pending(path.parent, "tmp", path.name)
+            disk.write_file(path, content)
+    except OSError as error:
+        reason = f"failed ({error}); what was saved before is untouched"
+        raise CheckpointError(f"path: writing {path} {reason}") from error
+    return path
 
 
 def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
@@ -144,8 +179,12 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         # buffers may be infinite, as thresholds and masks are, but not NaN
-        bad = ~tensor.isfinite() if name in parameters else tensor.isnan()
-        if count := int(bad.sum()):
+        wrong = torch.isnan if name not in parameters else lambda x: ~x.isfinite()
+        ends = (
+            torch.stack(tensor.aminmax()) if tensor.numel() and not tensor.is_complex() else tensor
+        )
+        # the least and the largest are NaN if any is, and found in a fifth of the time
+        if wrong(ends).any() and (count := int(wrong(tensor).sum())):
             raise CheckpointError(
                 f"checkpoint: {path} holds weights that are not finite ({count:,} of "
                 f"{tensor.numel():,} numbers of {name}); the file is damaged or was written by a "

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.records import read_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,11 +25,12 @@ MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().N
 
 
 def pandas() -> Any:
-    r"""The module pandas, which nothing but tables needs."""
+    r"""The module pandas, which only tables need."""
     try:
         import pandas as module
     except ImportError:
-        raise LimbeckError("df: tables need pandas: pip install 'limbeck[tables]'") from None
+        text = "tables, and rows with missing values, need pandas: pip install 'limbeck[tables]'"
+        raise LimbeckError(text) from None
     return module
 
 
@@ -92,7 +96,7 @@ class _Column:
 
     @property
     def argument(self) -> str:
-        r"""How errors name it."""
+        r"""Its name in error messages."""
         return f"df[{self.name!r}]"
 
     @property
@@ -234,8 +238,40 @@ Column: TypeAlias = Number | Category
 
 def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
-    kind = {"Number": Number, "Category": Category}.get(spec.get("type", ""))
+    name = spec.get("type") if isinstance(spec, Mapping) else None
+    kind = (
+        {"Number": Number, "Category": Category}[name] if name in ("Number", "Category") else None
+    )
     if kind is None or set(spec) != {"type", *(field.name for field in dataclasses.fields(kind))}:
-        raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items() if k != "type"}
-    return kind(**fields)
+        raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
+    where = f"spec.columns[{spec['name']!r:.40}]"
+    fields = {name: value for name, value in spec.items() if name != "type"}
+    column: Column = read_record(kind, fields, where)
+    choice(f"{where}.marker", column.marker, MARKERS)
+    _check_dtype(f"{where}.dtype", column.dtype)
+    if isinstance(column, Number):
+        unit = (re.findall(r"datetime64\[(\w+)", column.dtype) or [""])[0]
+        if column.scale <= 0 or column.step < 0 or column.low > column.high:
+            received = f"scale {column.scale:g}, step {column.step:g}, low {column.low:g}"
+            raise ArgumentError(where, received, "a scale above 0, a step from 0, low up to high")
+        if column.kind == "date" and unit not in TICKS:
+            raise ArgumentError(f"{where}.dtype", repr(column.dtype), "a type of dates")
+        return column
+    if not 0 <= column.frequent <= column.gone or column.frequent == column.unknown:
+        expected = f"a code from 0 to {column.gone}, but for {column.unknown}"
+        raise ArgumentError(f"{where}.frequent", column.frequent, expected)
+    kinds = {type(value) for value in column.categories}
+    if len(kinds) > 1 or not kinds <= {str, int, float, bool}:
+        expected = "strings, whole numbers, floats or booleans"
+        raise ArgumentError(f"{where}.categories", "values of other or several types", expected)
+    if column.values is not None:
+        _check_dtype(f"{where}.values", column.values)
+    return column
+
+
+def _check_dtype(where: str, name: str) -> None:
+    r"""Refuse a name that pandas does not know as a type."""
+    try:
+        pandas().api.types.pandas_dtype(name)
+    except (TypeError, ValueError, LookupError) as error:
+        raise ArgumentError(where, repr(name[:60]), "a dtype of pandas") from error

@@ -2,15 +2,13 @@ r"""The schema of a mixed table: frames for the teacher, tensors for generators 
 
 from __future__ import annotations
 
-import io
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
-import rich.table
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from limbeck.arguments import (
@@ -24,14 +22,17 @@ from limbeck.arguments import (
     Text,
     UserObject,
     checked_arguments,
+    integer,
 )
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
+from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.reading import is_code, read
 from limbeck.teachers.keys import to_numpy
+from limbeck.text import PlainTable, table_text
 
 
 class TableMunge(Munge):
@@ -163,7 +164,7 @@ class Table:
         return pandas().DataFrame(series, columns=list(series))
 
     def rounded(self, batch: UserObject[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        r"""What is left of tensors after a frame: whole numbers are whole, missing ones filled."""
+        r"""Tensors after a round trip through a frame: rounded, with missing values filled."""
         parts = dict(batch)
         for column in self.numbers:
             value = parts[column.key]
@@ -215,15 +216,24 @@ class Table:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Table:
         r"""The table that a spec describes."""
-        if set(spec) != {"type", "rows", "columns"} or spec["type"] != "Table":
-            raise ArgumentError("spec", dict(spec), "what Table.spec() gives")
+        names = set(spec) if isinstance(spec, Mapping) else set()
+        if names != {"type", "rows", "columns"} or spec["type"] != "Table":
+            raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
+        check_depth(spec, "spec")
         table = cls.__new__(cls)
-        table.rows, table.columns = int(spec["rows"]), [column_of(c) for c in spec["columns"]]
+        table.rows = integer("spec.rows", spec["rows"], "a whole number from 1", least=1)
+        columns = read_value(spec["columns"], list[Any], "spec.columns")
+        table.columns = [column_of(column) for column in columns]
+        keys = [key for column in table.columns for key in column.keys]
+        different = {str(column.name) for column in table.columns}
+        if not keys or len(set(keys)) < len(keys) or len(different) < len(columns):
+            received = f"{len(table.columns)} columns, of equal names or without tensors"
+            raise ArgumentError("spec.columns", received, "different columns, of which one varies")
         return table
 
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
-        table = rich.table.Table("column", "kind", "dtype", title=title, title_justify="left")
+        table = PlainTable("column", "kind", "dtype", title=title, title_justify="left")
         table.add_column("missing", justify="right")
         table.add_column("categories", justify="right")
         for column in self.columns[: (shown := 30)]:
@@ -233,9 +243,7 @@ class Table:
             table.add_row(str(column.name), kind, column.dtype, f"{column.missing:,}", codes)
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
-        console = Console(width=100, file=io.StringIO(), record=True, markup=False, emoji=False)
-        console.print(table)
-        return console.export_text().rstrip()
+        return table_text(table).rstrip()
 
 
 def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
@@ -249,8 +257,8 @@ def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | 
     if len(names) > 1:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         text = f"columns {', '.join(map(repr, names[:3]))}{more}: they look like codes, but are"
-    way = f"table=limbeck.Table(X, categories={names[:3]}) takes them as categories."
-    return f"Note: {text} taken as continuous numbers; {way}"
+    way = f"table=limbeck.Table(X, categories={names[:3]}) treats them as categories."
+    return f"Note: {text} treated as continuous numbers; {way}"
 
 
 def as_frame(df: object) -> Any:
@@ -266,7 +274,7 @@ def as_frame(df: object) -> Any:
 
 def _check_names(frame: Any) -> None:
     if frame.columns.nlevels > 1:
-        expected = "one name a column: df.columns = df.columns.map('_'.join)"
+        expected = "one name per column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
     times = Counter(map(str, frame.columns))
     for name in frame.columns:

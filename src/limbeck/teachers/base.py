@@ -23,11 +23,11 @@ class Teacher:
 
     Arguments:
         source: An `nn.Module` or a callable on x; None for losses that need no teacher.
-        output: The form of its outputs, one of `forms.FORMS`. Default: "auto", which finds out.
-        exact: False where each call gives the targets of one random draw (a live chain).
+        output: The form of its outputs, one of `outputs.FORMS`. Default: "auto", inferred.
+        exact: False if each call returns the targets of one random draw (a running chain).
             Default: None, exact unless there is a `draw`.
-        differentiable: Whether input derivatives can be taken. Default: None, which tries.
-        draw: For live teachers, `draw(n)` gives tensors, and source is called as
+        differentiable: Whether it has input derivatives. Default: None, inferred.
+        draw: For live teachers, `draw(n)` returns tensors, and source is called as
             `source(x, drawn)`; everything random or stateful belongs there. Default: None.
     """
 
@@ -94,7 +94,7 @@ class Teacher:
         r"""Raise if a derivative loss cannot be used."""
         if not self.differentiable:
             raise NotDifferentiableError(
-                f"teacher: {loss} asks for input derivatives, and {self} has none: its outputs do "
+                f"teacher: {loss} needs input derivatives, and {self} has none: its outputs do "
                 "not depend on x through torch. Use a loss on values, smooth it by noise on the "
                 "inputs, or distil it first into a differentiable surrogate."
             )
@@ -108,7 +108,7 @@ class Teacher:
                 module.training = False
 
     def release(self) -> None:
-        r"""Restore the modes of the teacher's layers, and take limbeck's hooks off."""
+        r"""Restore the modes of the teacher's layers, and remove limbeck's hooks."""
         for module in self._training:
             module.training = True
         self._training = []
@@ -131,8 +131,8 @@ class Opaque(Teacher):
 
     Arguments:
         function: Maps an array (n, ...), or a dict of arrays, to an array (n,) or (n, I).
-        output: The form of its outputs. Default: "auto", which finds out.
-        exact: False for one that answers with a random draw of itself, right only on average.
+        output: The form of its outputs. Default: "auto", inferred.
+        exact: False if each call returns one random draw, which is right only on average.
             Default: True.
     """
 
@@ -232,7 +232,7 @@ def infer_form(argument: str, who: str, raw: object, form: str, needs: str, n: i
         raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
     if form == "auto":
         form = "log_density" if needs == "density" else "values"
-    # several axes are for losses that know which one are the classes
+    # several axes are for losses that know which axis holds the classes
     if form in ("probabilities", "log_probabilities") and raw.ndim <= 2:
         forms.check_probabilities(forms.probabilities(raw, form), argument)
     return form

@@ -1,9 +1,10 @@
-r"""A teacher's answers, kept on disk: each input is asked about once, over passes and runs."""
+r"""A teacher's predictions stored on disk, so that each input is queried once over all runs."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -18,7 +19,9 @@ import numpy as np
 
 from limbeck.arguments import Choice, Count, PathLike, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError, rename_argument
-from limbeck.storage.files import differences, replacing, write_text
+from limbeck.storage import disk
+from limbeck.storage.files import differences
+from limbeck.storage.records import encode
 from limbeck.teachers.keys import Array, distinct, row_keys
 
 FORMAT = "limbeck-teacher-cache-1"
@@ -30,16 +33,16 @@ ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer 
 
 
 class TeacherCache:
-    r"""A folder with the answers of any number of teachers, to any inputs.
+    r"""A folder with the predictions of any number of teachers at any inputs.
 
-    Answers are found by the teacher's fingerprint or `cache_key`, and by the content of the input
-    row. Several processes may use a folder at the same time.
+    Predictions are stored by the teacher's fingerprint or `cache_key`, and by the content of the
+    input row. Several processes may use a folder at the same time.
 
     Arguments:
-        folder: The folder; it is made when the first answers come.
-        top_k: How many of the largest probabilities to keep exactly; when read back, what is left
-            of 1 is spread evenly over the other classes. Default: None, all of them.
-        dtype: What numbers are kept as, "float32" or "float64". Default: "float32".
+        folder: The folder; it is created with the first predictions.
+        top_k: Number of the largest probabilities to store exactly; when they are read, the rest of
+            1 is spread evenly over the other classes. Default: None, all of them.
+        dtype: The type of stored numbers, "float32" or "float64". Default: "float32".
     """
 
     @checked_arguments
@@ -56,13 +59,13 @@ class TeacherCache:
     def answers(
         self, teacher: str, shape: tuple[int, ...], names: Sequence[str] = (), kind: str = "values"
     ) -> Answers:
-        r"""The answers of one teacher.
+        r"""The stored predictions of one teacher.
 
         Arguments:
-            teacher: A string that stands for the teacher.
-            shape: The shape of an answer.
+            teacher: A string that identifies the teacher.
+            shape: The shape of one prediction.
             names: Names of the outputs, if any; they must not change.
-            kind: What is kept: "values", or any other name.
+            kind: The kind of numbers: "values", or any other name.
         """
         if not isinstance(teacher, str) or not teacher:
             raise ArgumentError("cache_key", repr(teacher), "a string that stands for the teacher")
@@ -89,7 +92,7 @@ class TeacherCache:
 
 
 class Answers:
-    r"""What one teacher has answered; made by `TeacherCache.answers`."""
+    r"""The stored predictions of one teacher; made by `TeacherCache.answers`."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
@@ -106,30 +109,30 @@ class Answers:
         return len(self._segments)
 
     def get(self, keys: Array) -> tuple[Array, Array]:
-        r"""Which rows, by keys (n, 2), have an answer, (n,), and these answers, in order."""
+        r"""Which rows, by keys (n, 2), are stored, (n,), and their predictions, in order."""
         self._agree()
         known, rows = self._segments.lookup(keys)
         return known, self._decode(rows)
 
     def put(self, keys: Array, values: Array) -> None:
-        r"""Keep the answers (n, *shape) to rows with keys (n, 2)."""
+        r"""Store the predictions (n, *shape) at rows with keys (n, 2)."""
         rows = self._encode(values)
         if len(rows) != len(keys):
             raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
         if len(rows):
             self._agree()
             if not (self.folder / META).exists():
-                write_text(self.folder / META, json.dumps(self.about, indent=1) + "\n")
+                _write(self.folder / META, [encode(self.about)])
             self._segments.write(keys, rows)
 
     def as_kept(self, values: Array) -> Array:
-        r"""The answers (n, *shape) as `get` would give them back."""
+        r"""The predictions (n, *shape) as `get` would return them."""
         return self._decode(self._encode(values))
 
     def _encode(self, values: Array) -> Array:
-        r"""The answers as they are on disk: rounded, and with `top_k` the largest of each row."""
+        r"""The predictions as stored: rounded, and with `top_k` the largest of each row."""
         if np.shape(values)[1:] != self.shape:
-            received = f"answers of shape {np.shape(values)}"
+            received = f"outputs of shape {np.shape(values)}"
             raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
         with np.errstate(over="ignore"):
             numbers = np.asarray(values).astype(self.number)
@@ -140,8 +143,8 @@ class Answers:
             return numbers
         total = numbers.sum(1, dtype=np.float64)
         if (numbers < 0).any() or (abs(total - 1) > 1e-3).any():
-            expected = "probabilities of classes, which total 1; anything else is kept with "
-            raise ArgumentError("top_k", "answers that do not total 1", expected + "top_k=None")
+            expected = "None for predictions that are not class probabilities"
+            raise ArgumentError("top_k", "predictions that do not sum to 1", expected)
         # of equal probabilities the lower class, whatever else is in the row
         largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
         rows = np.empty(len(numbers), self._segments.dtype)
@@ -150,7 +153,7 @@ class Answers:
         return rows
 
     def _decode(self, rows: Array) -> Array:
-        r"""Rows on disk as answers; what is left of 1 is spread over classes that are not there."""
+        r"""Stored rows as predictions; the rest of 1 is spread over the classes not stored."""
         if self.top_k is None:
             return rows
         probabilities = rows["probability"].astype(np.float64)
@@ -236,7 +239,7 @@ class Segments:
             return known, rows
 
     def write(self, keys: Array, rows: Array) -> None:
-        r"""Keep rows; a CheckpointError says if that could not be done."""
+        r"""Store rows; raises a CheckpointError on failure."""
         if len(keys):
             self._commit(np.column_stack([keys, _checks(keys, rows)]), [rows])
             with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
@@ -245,20 +248,15 @@ class Segments:
     def _commit(self, head: Array, rows: Iterable[Array]) -> None:
         name = f"{time.time_ns():020d}-{secrets.token_hex(8)}"
         values = self.folder / (name + VALUES)
-        with replacing(values) as temporary:
-            _save(temporary, self.dtype, (len(head), *self.shape), rows)
+        _write(values, _array_file(self.dtype, (len(head), *self.shape), rows))
         try:
-            with replacing(self.folder / (name + KEYS)) as temporary:
-                _save(temporary, head.dtype, head.shape, [head])
+            keys = self.folder / (name + KEYS)
+            _write(keys, _array_file(head.dtype, head.shape, [head]))
         except CheckpointError:
-            values.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                disk.remove(values)
             raise
-        with contextlib.suppress(OSError):  # names, too, shall survive a crash
-            handle = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        disk.flush_folder(self.folder)  # names, too, shall survive a crash
 
     def _refresh(self) -> None:
         for _ in range(100):  # the folder may change meanwhile
@@ -340,7 +338,7 @@ class Segments:
         for segment in smaller:
             for ending in (KEYS, VALUES):  # without its keys a segment is gone
                 try:
-                    (self.folder / (segment.name + ending)).unlink(missing_ok=True)
+                    disk.remove(self.folder / (segment.name + ending))
                 except OSError:  # some systems keep files that are mapped
                     self._compacts = False
         for path in self.folder.iterdir():  # what killed processes have left unfinished
@@ -349,7 +347,7 @@ class Segments:
             with contextlib.suppress(OSError):
                 old = time.time() - path.stat().st_mtime > ABANDONED
                 if old and (path.suffix == ".tmp" or unpaired):
-                    path.unlink()
+                    disk.remove(path)
 
 
 def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
@@ -368,13 +366,21 @@ def _checks(keys: Array, rows: Array) -> Array:
     return row_keys(words)[:, 0] ^ keys[:, 0]
 
 
-def _save(path: str, dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
-    r"""Write an array piece by piece, by write calls: a mapped file on a full disk would crash."""
+def _array_file(dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> Iterator[Any]:
+    r"""An array's file piece by piece: no more than one of them is in memory."""
     about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, about)
-        for piece in pieces:
-            file.write(np.ascontiguousarray(piece, dtype).data)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, about)
+    yield header.getvalue()
+    for piece in pieces:
+        yield np.ascontiguousarray(piece, dtype).reshape(-1).view(np.uint8)
+
+
+def _write(path: Path, content: Iterable[Any]) -> None:
+    try:
+        disk.write_file(path, content)
+    except OSError as error:
+        raise CheckpointError(f"cache: writing {path} failed ({error})") from error
 
 
 def _load(path: Path) -> Array:
@@ -388,5 +394,5 @@ def _load(path: Path) -> Array:
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"cache: {path} {what}; remove it and its pair, and only its answers are asked for again"
+        f"cache: {path} {what}; remove it and its pair; only its predictions are computed again"
     )

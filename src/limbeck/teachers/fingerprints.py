@@ -1,4 +1,4 @@
-r"""Content of a model in a few letters: equal for equal models, in every process."""
+r"""Hashes of models by content: equal for equal models, in every process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def of_object(value: object) -> str | None:
-    r"""A hash of all that pickle would write, or None where it cannot."""
+    r"""A hash of an object's pickle, or None if it cannot be pickled."""
     try:  # joblib's hash, since pickles differ with which equal strings are one object
         return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
     except Exception:  # whatever the object's own code raises

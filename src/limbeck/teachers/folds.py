@@ -1,4 +1,4 @@
-r"""Labels out of fold, for teachers that have seen the rows; and true labels mixed in."""
+r"""Out-of-fold labels, for teachers that were fitted to the rows; and true labels mixed in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def out_of_fold(
     teacher: UserObject[RowTeacher], X: UserObject[object], y: UserObject[object],
     folds: Annotated[int, Whole(2)] = 5, seed: Seed = 0, progress: Flag = True,
 ) -> Array:  # fmt: skip
-    r"""The targets (n, K) of clones of a teacher, each at the rows that it has not seen."""
+    r"""The targets (n, K) of clones of a teacher, each at the rows that it was not fitted to."""
     X = as_rows(X)
     n = count(X)
     y = as_labels(y, n)

@@ -1,4 +1,4 @@
-r"""Rows of any kind, and their keys: equal rows have equal keys, whatever holds them."""
+r"""Rows of any kind, and their keys: equal rows have equal keys in every format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's vari
 
 
 def as_rows(X: object) -> Any:
-    r"""The user's inputs such that rows can be taken from them; lists become arrays."""
+    r"""The user's inputs in a form from which rows can be selected; lists become arrays."""
     if isinstance(X, dict):
         if not X:
             raise ArgumentError("X", "an empty dict", ACCEPTED)

@@ -2,7 +2,12 @@ r"""Teachers that are torch modules or ONNX files; files of models, by their end
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
+import re
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -169,7 +174,7 @@ class OnnxTeacher(RawTeacher):
         names = dict(pairs)
         if len(pairs) == len(names) == columns:
             return [names[column] for column in range(columns)]
-        received = f"None, and the file tells {len(names)} of {columns} names by its labels at X"
+        received = f"None, and the file's labels at X show {len(names)} of {columns} names"
         expected = "names of the classes, in the order of the file's probabilities"
         raise ArgumentError("classes", received, expected)
 
@@ -189,6 +194,60 @@ FORMATS = {
 }  # fmt: skip
 
 
+PROBES = {  # what a library does with the file `path`, in Python
+    "xgboost": "m = xgboost.Booster(model_file=path); m.inplace_predict(zeros(m.num_features()))",
+    "lightgbm": "m = lightgbm.Booster(model_file=path); m.predict(zeros(m.num_feature()))",
+}
+LIMITS = """
+import sys, numpy, {library}
+try:
+    import resource; resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
+except (ImportError, ValueError): pass
+path, zeros = sys.argv[1], lambda columns: numpy.zeros((2, min(columns, 10**6)))
+"""
+
+
+@functools.cache
+def _probe_content(digest: str, path: Path, library: str) -> int | None:
+    r"""The exit code of a process that reads a file and predicts; None if it does not end."""
+    code = LIMITS.format(library=library) + PROBES[library]
+    command = [sys.executable, "-c", code, str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    seconds = 30 + path.stat().st_size / 2e6  # several times what a sound file takes
+    try:
+        run = subprocess.run(
+            command, env=environment, timeout=seconds, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return run.returncode
+
+
+def _probe(path: Path, library: str) -> None:
+    r"""Read a booster's file in another process first: some damaged ones end their reader."""
+    if library not in PROBES:
+        return
+    code = _probe_content(fingerprints.of_files([path]), path, library)
+    if code is None or code < 0 or code > 1:  # 1 is a Python exception, which comes here again
+        reason = "does not end" if code is None else f"dies (exit code {code})"
+        received = f"{str(path)!r}, damaged: a process that reads it {reason}"
+        raise ArgumentError("teacher", received, "a model as its library writes it")
+
+
+def _check_external_data(path: Path) -> None:
+    r"""Refuse an ONNX file whose weights are in a file outside of its folder."""
+    folder, content = path.resolve().parent, path.read_bytes()
+    for match in re.finditer(rb"\x0a\x08location\x12(?=(.)(.))", content, re.DOTALL):
+        low, high = match[1][0], match[2][0]  # of the length, in one byte or in two
+        start, size = match.end() + 1, low
+        if low >= 128:
+            start, size = start + 1, low - 128 + 128 * high
+        place = content[start : start + size].decode(errors="replace")
+        if not (folder / place).resolve().is_relative_to(folder):
+            received = f"{str(path)!r}, with weights in {place!r}"
+            raise ArgumentError("teacher", received, "weights in the folder of the file")
+
+
 def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     r"""The model in an .onnx, .json or .ubj (XGBoost), .txt (LightGBM) or .cbm (CatBoost) file."""
     path = Path(path)
@@ -196,7 +255,7 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
         expected = f"a file that ends in {', '.join(FORMATS)}, or the model itself, loaded"
         raise ArgumentError("teacher", repr(str(path)), expected)
     if not path.is_file():
-        raise ArgumentError("teacher", f"{str(path)!r}, which is no file", "a file that is there")
+        raise ArgumentError("teacher", f"{str(path)!r}, which is not a file", "an existing file")
     name = FORMATS[path.suffix.lower()]
     library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
     try:
@@ -204,13 +263,17 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     except ImportError as error:
         message = f"teacher: this file needs {library}: pip install 'limbeck[{extra}]'"
         raise LimbeckError(message) from error
+    _probe(path, library)
     try:
         if name == "ONNX":
+            _check_external_data(path)
             model = module.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         elif name == "CatBoost":
             model = module.CatBoost().load_model(str(path))
         else:
             model = module.Booster(model_file=str(path))
+    except LimbeckError:
+        raise
     except Exception as error:  # each library has its own
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         expected = f"a model as {name} writes it"

@@ -1,4 +1,4 @@
-r"""Querying a teacher: in batches, with a cache, again after an error, with derivatives."""
+r"""Querying a teacher: in batches, with a cache, with retries, with derivatives."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class TeacherError(LimbeckError):
     r"""A teacher that failed while it was queried; its own exception is the cause.
 
     Attributes:
-        rows: The rows of X that it was queried about when it failed.
-        cached: The number of answers in the cache.
+        rows: The rows of X of the failed query.
+        cached: The number of predictions in the cache.
     """
 
     def __init__(self, message: str, rows: Array, cached: int) -> None:
@@ -53,7 +53,7 @@ class TeacherError(LimbeckError):
 @arg.checked_arguments
 @dataclass(frozen=True)
 class Query:
-    r"""How a teacher is queried: in batches, with a cache, again after an error."""
+    r"""How a teacher is queried: in batches, with a cache, with retries after errors."""
 
     cache: arg.UserObject[str | os.PathLike[str] | TeacherCache | None] = None
     cache_key: arg.Text | None = None
@@ -98,8 +98,8 @@ class _Session:
         if (folder := as_cache(query.cache)) is not None:
             key = teacher.fingerprint() if query.cache_key is None else query.cache_key
             if key is None:
-                message = "cache: a callable has no content to know it by, so nothing is stored on "
-                message += "disk; give a cache_key that stands for this teacher"
+                message = "cache: the content of a callable is unknown, so nothing is stored on "
+                message += "disk; pass a cache_key that identifies this teacher"
                 warnings.warn(message, stacklevel=4)
             else:
                 names = () if teacher.classes is None else [str(name) for name in teacher.classes]
@@ -109,15 +109,15 @@ class _Session:
             self.known, cached = self.answers.get(self.keys)
             self.targets[self.known] = cached
         self.writable = self.answers is not None
-        self.saved = int(self.known.sum())  # the number of answers on disk
-        self.unsaved: list[tuple[Array, Array]] = []  # numbers and answers to be written
+        self.saved = int(self.known.sum())  # the number of predictions on disk
+        self.unsaved: list[tuple[Array, Array]] = []  # row numbers and predictions to be written
 
     def run(self) -> None:
         unknown = np.flatnonzero(~self.known).tolist()
         if not unknown:
             return
         size, written = self.batch_size or 8, time.monotonic()
-        bar = tracked(unknown, "asking the teacher", self.query.progress)
+        bar = tracked(unknown, "querying the teacher", self.query.progress)
         try:
             with closing(cast(Generator[int, None, None], bar)):
                 while batch := list(itertools.islice(bar, size)):

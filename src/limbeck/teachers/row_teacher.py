@@ -1,4 +1,4 @@
-r"""`RowTeacher`: a teacher of known task and classes on rows of any kind; callables as such."""
+r"""`RowTeacher`: a teacher with known task and classes on rows of any kind; callables."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TASKS = ("classification", "multilabel", "regression")
 
 
 class OutputKind(NamedTuple):
-    r"""What outputs mean."""
+    r"""The meaning of outputs."""
 
     task: str  # one of `TASKS`
     form: str  # one of `forms.FORMS[:4]`, or "labels": class names, read as certainties
 
 
 class OutputSpec(NamedTuple):
-    r"""What the user says about a teacher's outputs."""
+    r"""The user's description of a teacher's outputs."""
 
     task: str = "auto"  # or one of `TASKS`
     output: str = "auto"  # or one of `forms.FORMS[:4]`
@@ -120,7 +120,7 @@ class RowTeacher(Opaque, ABC):
 
     @abstractmethod
     def answers(self, X: object) -> np.ndarray:
-        r"""The model's answers (n, columns) to one row or more, not yet checked."""
+        r"""The model's outputs (n, columns) at one or more rows, not yet checked."""
 
     def content(self) -> str | None:
         r"""A hash of the model; None where its content cannot be read."""
@@ -144,7 +144,7 @@ class RowTeacher(Opaque, ABC):
             return np.zeros((0, self.outputs))
         y = self.answers(rows)
         if y.shape != (n, self.columns):
-            received = f"answers of shape {y.shape} for {n} rows of X"
+            received = f"outputs of shape {y.shape} for {n} rows of X"
             raise ArgumentError("teacher", received, f"shape ({n}, {self.columns})")
         check_outputs(y, self.task)
         if self.task == "regression":
@@ -222,18 +222,20 @@ def _names(classes: Names) -> np.ndarray:
 
 
 def as_outputs(raw: object, n: int) -> np.ndarray:
-    r"""A teacher's answer as an array (n,) or (n, K)."""
+    r"""A teacher's outputs as an array (n,) or (n, K)."""
     raw = to_numpy(raw)
     if hasattr(raw, "toarray"):
         raw = raw.toarray()
     try:
         outputs = np.asarray(raw)
     except ValueError:  # rows of different lengths
-        raise ArgumentError("teacher", "answers of no one shape", f"({n},) or ({n}, K)") from None
+        raise ArgumentError(
+            "teacher", "outputs of different lengths", f"({n},) or ({n}, K)"
+        ) from None
     if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
-        received = f"answers of shape {outputs.shape} for {n} rows of X"
+        received = f"outputs of shape {outputs.shape} for {n} rows of X"
         if outputs.dtype == object and outputs.ndim == 0:
-            received = f"an answer of type {type(raw).__name__}"
+            received = f"an output of type {type(raw).__name__}"
         raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
     return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
 
@@ -250,7 +252,7 @@ def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) 
     try:
         y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
-        raise ArgumentError("teacher", f"answers of type {raw.dtype}", "numbers") from None
+        raise ArgumentError("teacher", f"outputs of type {raw.dtype}", "numbers") from None
     if kind == ("multilabel", "logits"):
         y = torch.sigmoid(y)
     elif kind.task != "regression":
@@ -261,10 +263,10 @@ def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) 
 
 
 def check_outputs(y: np.ndarray, task: str) -> None:
-    r"""Refuse answers (n, K) that are not finite, or no probabilities where these are expected."""
+    r"""Refuse outputs (n, K) that are not finite, or not probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
-        received = f"{int((~finite).sum())} NaN or infinite answers, the first in row {row}"
+        received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row}"
         raise ArgumentError("teacher", received, "finite answers")
     if task != "regression":
         p = torch.as_tensor(y)
@@ -272,7 +274,7 @@ def check_outputs(y: np.ndarray, task: str) -> None:
 
 
 class RawTeacher(RowTeacher):
-    r"""A teacher whose outputs come in a form that was given or inferred."""
+    r"""A teacher whose output form was set or inferred."""
 
     kind: OutputKind
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
@@ -286,7 +288,7 @@ class RawTeacher(RowTeacher):
 
     @abstractmethod
     def raw(self, X: object) -> np.ndarray:
-        r"""The model's outputs, (n,) or (n, K), as they come."""
+        r"""The model's raw outputs, (n,) or (n, K)."""
 
     def targets(self, raw: np.ndarray) -> np.ndarray:
         r"""Raw outputs as probabilities or values (n, columns)."""

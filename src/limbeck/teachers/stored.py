@@ -1,4 +1,4 @@
-r"""Stored targets: what a teacher says of each row of a data set, computed once and looked up."""
+r"""Stored targets: a teacher's outputs at each row of a data set, computed once and looked up."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from limbeck.evaluation import View
 from limbeck.losses.base import Loss
 from limbeck.teachers.base import Teacher
 
-POOL = 4  # stored random projections a row, for each that a step uses; steps pick among them
+POOL = 4  # stored random projections per row, for each that a step uses; steps choose among them
 
 
 class Stored(Teacher):
-    r"""A teacher that looks its targets up by the batch's row numbers.
+    r"""A teacher that looks up its targets by the row numbers of a batch.
 
     Arguments:
         values: Outputs (N, I) or (N,) at the N rows of the data set.
         output: Their form.
-        derivatives: Derivatives (N, I, D) by domain ("log" or "plain").
+        derivatives: Derivatives (N, I, D) by domain ("log" or "plain"). Default: None.
         pools: By (domain, weight), random cotangents (N, r, I) and the derivatives (N, r, D)
-            of those combinations of the outputs.
-        hidden: Hidden layers (N, ...) by name.
-        of: The teacher that was asked, if it is to be given back with this one.
+            of those combinations of the outputs. Default: None.
+        hidden: Hidden layers (N, ...) by name. Default: None.
+        of: The original teacher, which is released together with this one. Default: None.
     """
 
     @checked_arguments
@@ -112,7 +112,7 @@ class StoredView(View):
 
 
 def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
-    r"""About how many bytes the targets of a data set would take."""
+    r"""An estimate of the bytes that the targets of a data set would take."""
     parts = list(floats(x).values()) or [torch.empty(1, 0)]
     item, size = parts[0].element_size(), sum(part[0].numel() for part in parts)
     numbers = outputs  # a row

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.storage.files import write_text
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.storage.disk import make_folder, write_file
+from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
 
 __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
@@ -26,8 +27,8 @@ __all__ = ["CSVLogger", "Callback", "MLflow", "TensorBoard"]
 class Callback:
     r"""Called at the start of a run, at each evaluation and at its end; each method is optional.
 
-    A verb may make several runs, one after the other. If the draws that a run learns from run out,
-    one more evaluation and an end with that reason follow.
+    A verb may make several runs, one after the other. If a stream of draws ends early, one more
+    evaluation is made, and the run ends with that reason.
     """
 
     def start(self, settings: Mapping[str, Any], history: History) -> None:
@@ -82,7 +83,7 @@ def replayed(
 
 
 class Logger(Callback):
-    r"""Writes numbers to a `place`; after a failure it warns once and the training goes on."""
+    r"""Writes numbers to a `place`; after a failure it warns once and training continues."""
 
     place: object = ""  # where it writes
     _failed = False
@@ -125,7 +126,7 @@ class Logger(Callback):
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        text = f"{self!r} logs no more ({reason}); the training goes on without it"
+        text = f"{self!r} stopped logging ({reason}); training continues without it"
         warnings.warn(text, stacklevel=2)
 
 
@@ -137,8 +138,8 @@ def _require(module: str) -> None:
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
-    The column "run" names the settings, which are in a file of the same name that ends in .json. A
-    run that resumes, or is made again with the same settings, replaces its own later rows.
+    The column "run" identifies the settings, which are in a .json file of the same name. A run that
+    is resumed, or repeated with the same settings, replaces its own later rows.
 
     Arguments:
         path: The file.
@@ -156,7 +157,8 @@ class CSVLogger(Logger):
         self._rewrite([row for row in rows if row["run"] != name or int(row["step"]) <= last_step])
         about = self.path.with_suffix(".json")
         known = json.loads(about.read_text(encoding="utf-8")) if about.exists() else {}
-        _write_file(about, json.dumps(known | {name: dict(settings)}, indent=1, default=str) + "\n")
+        text = json.dumps(known | {name: dict(settings)}, indent=1, default=str)
+        write_file(about, f"{text}\n".encode())
 
     def _write(self, entry: Mapping[str, float]) -> None:
         row = {"run": self.name, **entry, "step": int(entry["step"])}
@@ -184,14 +186,7 @@ class CSVLogger(Logger):
         writer = csv.DictWriter(text, self.columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
-        _write_file(self.path, text.getvalue())
-
-
-def _write_file(path: Path, text: str) -> None:
-    try:
-        write_text(path, text)
-    except CheckpointError as error:
-        raise error.__cause__ or error from None
+        write_file(self.path, text.getvalue().encode())
 
 
 TAG = "limbeck.run"  # by which the run is found again when it resumes
@@ -201,7 +196,7 @@ MAX_CHARACTERS = 500  # of a parameter, which every version of MLflow takes
 class MLflow(Logger):
     r"""Logs each evaluation as metrics of an MLflow run, and the settings as its parameters.
 
-    A run that resumes continues its MLflow run; steps that it has already are not logged twice.
+    A resumed run continues its MLflow run, and no step is logged twice.
 
     Arguments:
         experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
@@ -266,8 +261,8 @@ class MLflow(Logger):
 class TensorBoard(Logger):
     r"""Writes each evaluation as scalars, and the settings once as text.
 
-    Every run has its own folder, named by its settings. One that resumes hides what was logged
-    after the step that it resumes from.
+    Every run has its own folder, named by its settings. A resumed run hides the entries that were
+    logged after the step from which it resumes.
 
     Arguments:
         folder: The folder for `tensorboard --logdir`. Default: "runs".
@@ -283,12 +278,12 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         writer: Any = SummaryWriter
         self._writer = writer(str(folder), purge_step=last_step + 1)
         if last_step < 0:
-            rows = [f"| {key} | {value} |" for key, value in settings.items()]
-            self._writer.add_text("settings", "\n".join(["| setting | value |", "|-|-|", *rows]), 0)
+            table = markdown_table(("setting", "value"), settings.items())
+            self._writer.add_text("settings", table, 0)
         self._writer.flush()
 
     def _write(self, entry: Mapping[str, float]) -> None:
@@ -299,5 +294,5 @@ class TensorBoard(Logger):
 
     def _close(self, stop_reason: str | None) -> None:
         if stop_reason is not None:
-            self._writer.add_text("stopped", stop_reason)
+            self._writer.add_text("stopped", markdown(stop_reason))
         self._writer.close()

@@ -66,7 +66,7 @@ def distill(
     callbacks: arg.UserObject[Callbacks] = None,
     progress: arg.Flag = True,
 ) -> Result:
-    r"""Train a student to do what a teacher does.
+    r"""Train a student to match a teacher.
 
     Arguments:
         teacher: A torch module, a callable on tensors, an estimator with `predict_proba` or
@@ -78,28 +78,28 @@ def distill(
             probabilities, KL for densities and square error for everything else. Losses on classes
             take outputs (n,) or (n, classes), square error on values outputs of any shape.
         steps: The number of steps. Default: 10,000.
-        batch_size: Inputs a step. Default: 200, or a DataLoader's own.
+        batch_size: Inputs per step. Default: 200, or a DataLoader's own.
         optimizer: A name in `torch.optim` or an instance. Default: Adam.
         schedule: "cosine", "constant", "linear", "logarithmic", "robbins-monro", or a function of
             (steps done, total). Default: "cosine".
         lr: The learning rate. Default: the optimizer's.
         clip: The largest norm of the gradient. Default: no clipping.
-        update: An `Update` in place of optimizer, schedule, lr and clip. Default: made of these.
+        update: An `Update` instead of optimizer, schedule, lr and clip. Default: built from these.
         preset: "thesis" for ADADELTA, batches of 20 and no decay. Default: "auto".
         seed: Seeds everything that has no seed of its own. Default: 0.
         device: Where to run. Default: "auto", a GPU if there is one.
         engine: "eager", "compiled", or "accelerate" in each process of an `accelerate launch`.
-            Default: "auto", compiled where the number of steps is estimated to make it pay.
+            Default: "auto", compiled if that is estimated to shorten the run.
         teacher_output: The form of the teacher's outputs: "logits", "probabilities",
             "log_probabilities", "values". Default: "auto", refused where it is ambiguous.
-        student_output: The same for the student.
+        student_output: The same for the student. Default: "auto".
         precompute: Whether to evaluate the teacher once at every row of a data set. Default:
-            "auto", if the run visits rows again and the targets fit.
+            "auto", if the run visits rows repeatedly and the targets fit into memory.
         metrics: Functions of the student by name, for the history. Default: none.
         held_out: Inputs on which the loss is recorded at each evaluation. Default: none.
-        patience: Stop after so many evaluations without a better held-out loss, and keep the best
-            student. Default: never.
-        seconds: Stop after so many seconds, compilation included. Default: never.
+        patience: Number of evaluations without a better held-out loss after which to stop; the best
+            student is returned. Default: None, no early stopping.
+        seconds: Time limit in seconds, including compilation. Default: None, no limit.
         every: Steps between evaluations. Default: `steps // 50`.
         checkpoint: A folder to write checkpoints to, and to resume from if it holds one; with other
             `steps` only if the schedule does not depend on their number. Default: none.
@@ -187,7 +187,7 @@ def refuse_wrapped(student: nn.Module) -> None:
 def prepare(
     teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
 ) -> Run:
-    r"""A run of which everything is checked before the first step."""
+    r"""A run, fully checked before the first step."""
     if student is teacher:
         expected = "another module; a copy.deepcopy of the teacher will do"
         raise ArgumentError("student", "the teacher itself, which would move with it", expected)
@@ -260,7 +260,7 @@ def _gradient_update(training: Training) -> GradientUpdate:
 def as_loss(
     loss: Loss | str, teacher: Teacher, student: nn.Module, student_output: str, source: Inputs
 ) -> Loss:
-    r"""A loss by name; "auto" goes by the form of the outputs, evaluated if not declared."""
+    r"""A loss by name; "auto" depends on the form of the outputs, evaluated if not declared."""
     if isinstance(loss, Loss):
         return loss
     if loss == "auto":
@@ -286,7 +286,7 @@ def as_loss(
 
 
 def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30) -> None:
-    r"""Store the teacher's targets, if that is possible and pays."""
+    r"""Store the teacher's targets, if that is possible and saves time."""
     required, source = training.precompute, objective.inputs
     if not required:
         return
@@ -299,7 +299,7 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
         size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
         if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:
             return
-    watch = partial(tracked, label="asking the teacher", progress=training.progress)
+    watch = partial(tracked, label="querying the teacher", progress=training.progress)
     seed, terms = training.seed + 2, objective.terms
     objective.teacher = precompute(objective.teacher, source.x, terms, seed=seed, watch=watch)
 
@@ -330,7 +330,7 @@ def _held_out(value: object, objective: Objective) -> tuple[Batch, Teacher]:
 
 
 def _identity(objective: Objective, update: Update, training: Training) -> dict[str, Any]:
-    r"""What must be the same for a checkpoint to be resumed."""
+    r"""The settings that must agree for a checkpoint to be resumed."""
     shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
     optimizer = getattr(update, "optimizer", update)
     modes = ("params", "capturable", "differentiable", "foreach", "fused")  # change no results

@@ -1,4 +1,4 @@
-r"""How steps run: eagerly, as one compiled function or CUDA graph; and which of these pays."""
+r"""How steps run: eagerly, as one compiled function or CUDA graph; and the choice between them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SHAPES = "the shapes of the batches change, and a step is compiled for one shape
 
 
 class Compiled(Eager):
-    r"""Traces the step for plans of one layout, and calls the compiled graph directly from then on.
+    r"""Traces the step for plans of one layout, and then calls the compiled graph directly.
 
     A step changes tensors in place that never move, so the graph's arguments are those of the first
     call with the plan's tensors replaced: looking the others up can cost as much as the arithmetic.
@@ -146,7 +146,7 @@ class Compiled(Eager):
         return [tensor.detach() for tensor in tensors]
 
     def _give_up(self, plan: Plan, participle: str, error: Exception) -> None:
-        r"""Run this step and all that follow eagerly, and say so."""
+        r"""Run this step and all later ones eagerly, with a warning."""
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
         text = f"engine: the step cannot be {participle} ({reason}); running eagerly"
@@ -191,7 +191,7 @@ SEQUENCES, CONSTANTS = (tuple, list), (int, float, str)  # made once: used at ea
 
 
 def shapes_of(tree: object) -> object:
-    r"""What a graph is compiled for: shapes and types of a plan's tensors, and its constants."""
+    r"""The layout that a graph is compiled for: shapes and types of tensors, and constants."""
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
@@ -281,7 +281,7 @@ CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
 
 
 class Automatic(Eager):
-    r"""Runs a few steps eagerly, then chooses once, and not by a clock: equal calls run equally."""
+    r"""Runs a few steps eagerly, then chooses an engine; no timing, so equal calls run equally."""
 
     saved = ("compile_seconds", "layouts", "operations")  # until an engine is chosen
 
@@ -361,7 +361,7 @@ def make_engine(
 
 
 def _obstacle(objective: Objective, update: Update) -> str | None:
-    r"""Why a step cannot be compiled whole, as far as is known beforehand."""
+    r"""Why a step cannot be compiled, if that is known in advance."""
     if not update.compilable:
         return f"{type(getattr(update, 'optimizer', update)).__name__} has no compiled form"
     # torch's compiler takes 0-d float64 tensors for Python numbers, and drops what is written

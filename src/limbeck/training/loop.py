@@ -1,4 +1,4 @@
-r"""The loop: one for all three uses of distillation."""
+r"""The training loop of all verbs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.evaluation import evaluating
-from limbeck.storage import files
+from limbeck.storage import checkpoints, files
+from limbeck.storage.records import check
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import as_callbacks
 from limbeck.training.config import Training
@@ -31,7 +32,7 @@ from limbeck.training.update import Update
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
-    r"""Which terms and which inputs of a plan are not finite, by repeating the step."""
+    r"""The terms and inputs of a plan that are not finite, found by repeating the step."""
 
     def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
         buffers = {name: buffer.clone() for name, buffer in objective.named_buffers()}
@@ -53,7 +54,7 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
 
 
 class Plateau:
-    r"""Watches a measure that should fall."""
+    r"""Detects when a measure stops falling."""
 
     best, since = math.inf, 0  # the best measure, and the evaluations since
 
@@ -99,6 +100,11 @@ class Step:
         return self.run.objective.student
 
 
+FIELDS = {  # of a checkpoint's description
+    "identity": dict[str, Any], "done": int, "steps": int, "evaluated": int, "seconds": float,
+    "engine": dict[str, Any], "stop_reason": str | None, "history": dict[str, list[float]],
+    "plateau": list[float] | None,
+}  # fmt: skip
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
 
@@ -131,9 +137,10 @@ class Run:
         self._asynchronous = self.objective.device.type == "cuda"
         self._plans: deque[Plan] = deque(maxlen=CHECK_INTERVAL)
         self._folder = None if settings.checkpoint is None else Path(settings.checkpoint)
+        self._last: Path | None = None  # the checkpoint that was written or read last
         if self._folder is not None:
-            files.check_folder(self._folder)
-            self._resume(self._folder / files.FILE)
+            checkpoints.prepare(self._folder)
+            self._resume(self._folder)
         self._written = self._state()
 
     @property
@@ -168,7 +175,7 @@ class Run:
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
         if not isinstance(reason, str) or not reason:
-            raise ArgumentError("reason", repr(reason), "words that say why")
+            raise ArgumentError("reason", repr(reason), "a text with the reason")
         if self.stop_reason is None and self._stopping is None:
             self._stopping = (reason, error)
 
@@ -220,7 +227,7 @@ class Run:
             self.stop_reason, self._resumable = self._stopping[0], True
 
     def _evaluate(self) -> None:
-        r"""Measure first and record then, so that an interrupted evaluation can be made again."""
+        r"""Measure first and then record, so that an interrupted evaluation can be repeated."""
         entry = self.measure()
         self._in_progress = True
         self.update.progress.sums.zero_()
@@ -240,7 +247,7 @@ class Run:
             callback.on_evaluation(entry)
 
     def measure(self) -> dict[str, float]:
-        r"""One entry of the history; the run is left as it is."""
+        r"""One entry of the history; the state of the run does not change."""
         progress, names = self.update.progress, self.objective.names
         means = (progress.sums / (self.done - self._evaluated)).tolist()
         entry: dict[str, float] = {"step": self.done, "loss": means[-1]}
@@ -296,17 +303,15 @@ class Run:
             "history": self.history,
             "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
         }
-        files.write(self._folder / files.FILE, tensors, about)
+        self._last = checkpoints.write(self._folder, self.done, tensors, about, self._last)
         self._saved, self._written = (self.done, time.monotonic()), self._state()
 
-    def _resume(self, path: Path) -> None:
-        if not path.exists():
+    def _resume(self, folder: Path) -> None:
+        checkpoint = checkpoints.read(folder)
+        if checkpoint is None:
             return
-        tensors, about = files.read(path)
-        if "update.progress.alive" in tensors:  # the names in older files
-            tensors["update.progress.finite"] = tensors.pop("update.progress.alive")
-            about["evaluated"] = about.pop("looked")
-        folder, device = path.parent, self.objective.device
+        path, tensors, device = checkpoint.path, checkpoint.tensors, self.objective.device
+        about = check(FIELDS, checkpoint.about, path)
         if changed := files.differences(about["identity"], dict(self.identity)):
             changes = "; ".join(changed)
             raise CheckpointError(f"checkpoint: {folder} belongs to another run: {changes}")
@@ -328,10 +333,11 @@ class Run:
         self.update.load(files.strip_prefix("update.", tensors), path)
         self.objective.load_rng_state(files.strip_prefix("draws.", tensors))
         self.best = {k: v.to(device) for k, v in files.strip_prefix("best.", tensors).items()}
-        self.engine.load(about.get("engine", {}))
-        self.history = History(about["history"])
+        self.engine.load(about["engine"])
+        self.history, self._last = History(about["history"]), path
         self.done, self._evaluated, self.seconds = done, about["evaluated"], about["seconds"]
         if self.plateau is not None and about["plateau"] is not None:
-            self.plateau.best, self.plateau.since = about["plateau"]
+            best, since = about["plateau"]
+            self.plateau.best, self.plateau.since = best, int(since)
         if saved >= steps or not self.update.progress.finite.item():
             self.stop_reason = about["stop_reason"]

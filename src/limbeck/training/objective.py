@@ -92,7 +92,7 @@ class Objective(nn.Module):
             draws = not torch.equal(before, randomness.current())
             form, form_need, target = self.form, need, self.teacher.form if self.requires else ""
             if "values" in (need, target) and form == "logits" and not self._declared:
-                form = "values"  # a net that ends in a linear layer does for regression too
+                form = "values"  # a net that ends in a linear layer is accepted for regression too
             elif not need and target in forms.FORMS[:3] and form == "auto":
                 form_need = "probabilities"
             self.form = infer_form("student_output", "student", raw, form, form_need, n)
@@ -150,7 +150,7 @@ class Objective(nn.Module):
                 raise ArgumentError("student", received, expected)
 
     def draw(self, n: int | None) -> Plan:
-        r"""Everything random of one step at n inputs, or at the next of the inputs' own batches."""
+        r"""All random tensors of one step at n inputs, or at the inputs' own next batch."""
         plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
         n = rows(self.batch(plan).x) if n is None else n
         if self.requires and self.teacher.opaque:
@@ -161,7 +161,7 @@ class Objective(nn.Module):
         return plan | {"loss": [term.draw(draws) for term in self.terms]}
 
     def batch(self, plan: Plan) -> Batch:
-        r"""The batch that a plan stands for."""
+        r"""The batch of a plan."""
         return as_batch(self.inputs.build(plan["inputs"]))
 
     def forward(self, plan: Plan) -> tuple[Tensor, ...]:

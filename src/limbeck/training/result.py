@@ -3,23 +3,29 @@ r"""What a distillation returns: the student, its history, why it stopped, how l
 from __future__ import annotations
 
 import importlib
-import io
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import files
+from limbeck.errors import ArgumentError
+from limbeck.records import of_file
+from limbeck.storage import STUDENT_FILES, files, folders
+from limbeck.storage.disk import Content
+from limbeck.storage.folders import Files
+from limbeck.storage.records import encode
+from limbeck.text import PlainTable, table_text
 
-STUDENT, ABOUT = "student.safetensors", "result.json"
+STUDENT, ABOUT = "student.safetensors", "training.json"
 FORMAT = "limbeck-student-1"
+FIELDS = {  # of training.json
+    "steps": int, "stop_reason": str, "seconds": float, "engine": str, "processes": int,
+    "compile_seconds": float, "settings": dict[str, Any], "history": dict[str, list[float]],
+}  # fmt: skip
 
 
 class History(dict[str, list[float]]):
@@ -89,13 +95,14 @@ class Result:
     @checked_arguments
     def save(self, folder: PathLike) -> Path:
         r"""Write the student (safetensors) and the rest (JSON) into a folder."""
-        folder = Path(folder)
-        spec = spec_of(self.student)
-        files.write(folder / STUDENT, self.student.state_dict(), {"spec": spec}, FORMAT)
-        names = ("steps", "stop_reason", "seconds", "engine", "processes", "compile_seconds")
-        about = {name: getattr(self, name) for name in (*names, "settings", "history")}
-        files.write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-        return folder
+        return folders.write(folder, "result", self.to_files())
+
+    def to_files(self) -> dict[str, Content]:
+        r"""The files that `save` writes, by name."""
+        about = {name: getattr(self, name) for name in FIELDS}
+        student = {"spec": spec_of(self.student)}
+        tensors = files.encode(self.student.state_dict(), student, FORMAT)
+        return {STUDENT: tensors, ABOUT: encode(about)}
 
     @checked_arguments
     def export(self, path: PathLike, format: Text = "auto", **options: Any) -> Path:
@@ -118,7 +125,7 @@ class Result:
 
     def table(self) -> Table:
         r"""The result as a table."""
-        table = Table(title="distillation", title_justify="left", show_header=False)
+        table: Table = PlainTable(title="distillation", title_justify="left", show_header=False)
         count = sum(p.numel() for p in self.student.parameters())
         table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
         table.add_row("objective", str(self.settings.get("loss", "")))
@@ -132,32 +139,41 @@ class Result:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
         loss, change = self.history.get("loss"), "nothing was measured"
         if loss:
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
-        return console.export_text() + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
+        return (
+            table_text(self.table()) + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
+        )
 
     __repr__ = __str__
 
 
 def load(folder: str | Path, student: nn.Module | None = None) -> Result:
     r"""Read what `Result.save` wrote; a module of the user's own needs an empty copy of it."""
-    folder = Path(folder)
-    if not (folder / STUDENT).exists():
-        raise ArgumentError("folder", str(folder), f"a folder with {STUDENT}, as of Result.save")
-    tensors, about = files.read(folder / STUDENT, FORMAT)
+    return from_files(read_files(folder), student)
+
+
+def read_files(folder: str | Path) -> Files:
+    r"""The files of a saved student."""
+    saved = folders.read(folder, "result", STUDENT_FILES)
+    if not saved.names.issuperset({STUDENT, ABOUT}):
+        received, expected = f"{folder}, which holds no student", "a folder that `save` wrote"
+        raise ArgumentError("folder", received, expected)
+    return saved
+
+
+def from_files(saved: Files, student: nn.Module | None = None) -> Result:
+    r"""The result of the files of a saved student."""
+    tensors, about = saved.tensors(STUDENT, FORMAT)
     if student is None:
-        student = from_spec(about["spec"], folder)
+        student = from_spec(about.get("spec"), saved.folder, tensors)
     if callable(make_room := getattr(student, "make_room", None)):
-        make_room(tensors)
-    files.load_weights(student, tensors, folder / STUDENT)
-    try:
-        saved = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        return Result(student, History(saved.pop("history")), **saved)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"folder: {folder / ABOUT} cannot be read ({error!r})") from error
+        with of_file(saved.path(STUDENT)):
+            make_room(tensors)
+    files.load_weights(student, tensors, saved.path(STUDENT))
+    record = saved.fields(ABOUT, FIELDS)
+    return Result(student, History(record.pop("history")), **record)
 
 
 def spec_of(student: nn.Module) -> dict[str, Any] | None:
@@ -165,7 +181,7 @@ def spec_of(student: nn.Module) -> dict[str, Any] | None:
     models = importlib.import_module("limbeck.models")
     model: Any = student
     name = type(model).__name__
-    if name not in models.__all__ or type(model) is not getattr(models, name):
+    if type(model) is not models.BY_NAME.get(name):
         return None
     try:
         return dict(model.spec())
@@ -173,12 +189,13 @@ def spec_of(student: nn.Module) -> dict[str, Any] | None:
         return None
 
 
-def from_spec(spec: dict[str, Any] | None, folder: Path) -> nn.Module:
+def from_spec(spec: dict[str, Any] | None, folder: Path, tensors: dict[str, Tensor]) -> nn.Module:
     r"""One of limbeck's models, from its description; nothing else is ever constructed."""
     models = importlib.import_module("limbeck.models")
-    kind = str((spec or {}).get("type"))
-    if spec is None or kind not in models.__all__:
+    if not isinstance(spec, dict) or str(spec.get("type")) not in models.BY_NAME:
         received = f"None, and {folder} holds a module of the user's own"
         raise ArgumentError("student", received, "student=, an empty copy of it")
-    student: nn.Module = getattr(models, kind).from_spec(spec)
+    most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
+    with of_file(folder / STUDENT):
+        student: nn.Module = models.BY_NAME[spec["type"]].from_spec(spec, most)
     return student

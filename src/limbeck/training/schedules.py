@@ -80,7 +80,7 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 
 
 def as_schedule(value: UserObject[str | Schedule | None]) -> Schedule:
-    r"""A schedule by name, or as it is; None is constant."""
+    r"""A schedule by name or as an object; None is constant."""
     value = "constant" if value is None else value
     if isinstance(value, str):
         choice("schedule", value, NAMES)

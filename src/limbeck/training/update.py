@@ -23,7 +23,7 @@ Tensors: TypeAlias = dict[str, Tensor]  # by name
 
 
 class Progress:
-    r"""What an update records at each step, as tensors that never move."""
+    r"""What an update records at each step, as tensors that stay in place."""
 
     def __init__(self, terms: int, device: torch.device, dtype: torch.dtype) -> None:
         # None is 0-d float64: torch's compiler takes those for numbers and drops writes to them.
@@ -41,13 +41,13 @@ class Progress:
 
 
 class Update(Protocol):
-    r"""A way to change the student at each step."""
+    r"""The update of a student at each step."""
 
     progress: Progress  # made by bind
     compilable: bool  # whether step can be compiled
 
     def bind(self, objective: Objective, steps: int) -> None:
-        r"""Get ready for a run of that many steps."""
+        r"""Prepare a run with this number of steps."""
 
     def step(self, plan: Plan, traced: bool) -> None:
         r"""Change the student in place and record the progress; traced, never read tensors."""
@@ -59,7 +59,7 @@ class Update(Protocol):
         r"""Everything that a checkpoint must hold beside the student, by name."""
 
     def load(self, tensors: Tensors, path: Path) -> None:
-        r"""Continue from what `tensors` gave, read from a checkpoint at that path."""
+        r"""Continue from the `tensors` of a checkpoint at that path."""
 
 
 class GradientUpdate:

@@ -22,7 +22,7 @@ def report(teacher=range(10), student=range(18), n=1000, labels=True, **options)
     return fidelity("classification", taught, made, y, **given, **options)
 
 
-UNCHECKED = "; unchecked, for fewer than 30 rows: class 1 (0)."
+UNCHECKED = "; unchecked (fewer than 30 rows): class 1 (0)."
 r"""All labels are 0, so nothing can be told about the other class."""
 
 SLOW, QUICK = (
@@ -67,7 +67,7 @@ def test_only_what_is_known_is_said():
     said = report(labels=False, teacher_cost=SLOW, student_cost=QUICK).sentence()
     assert said == (
         "The student agrees with the teacher on 99.2% of 1,000 rows and is 61× faster at batch 1 "
-        "(8.0× at 1,000) and 210× smaller; unchecked, for fewer than 30 rows: the teacher's class "
+        "(8.0× at 1,000) and 210× smaller; unchecked (fewer than 30 rows): the teacher's class "
         "1 (10)."
     )
 
@@ -112,7 +112,7 @@ def test_regression_and_labels_have_their_own_words():
     assert said == "The student differs from the teacher by 0.125 on average on 4 rows."
     p = rng.uniform(size=(50, 2))
     said = fidelity("multilabel", p, p, np.round(p)).sentence()
-    assert "and agrees with it on 100.0% of labels; unchecked, for fewer than 30 rows: " in said
+    assert "and agrees with it on 100.0% of labels; unchecked (fewer than 30 rows): " in said
     said = fidelity("multilabel", p, p).sentence()
     assert said.startswith("The student agrees with the teacher on 100.0% of labels in 50 rows; ")
 

@@ -1,4 +1,4 @@
-r"""A student beside its teacher: predictions on the same rows, their measures and differences."""
+r"""Comparison of student and teacher: predictions on the same rows, measures, differences."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def by_column(data: Predictions, seed: int = 0) -> dict[str, dict[str, Compariso
 
 
 def decisive(task: str, labels: bool) -> tuple[str, str]:
-    r"""What a student is compared with in a subgroup, and by which measure."""
+    r"""The model that a student is compared with in a subgroup, and the measure."""
     if not labels:
         return "elsewhere", "difference" if task == "regression" else "agreement"
     return "teacher", "rmse" if task == "regression" else "accuracy"

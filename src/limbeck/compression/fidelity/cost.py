@@ -1,4 +1,4 @@
-r"""What a model costs: parameters, bytes, latency."""
+r"""The cost of a model: parameters, bytes, latency."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    r"""What a model costs; None, or no entry, is not known."""
+    r"""The cost of a model; None, or no entry, means unknown."""
 
     parameters: int | None = None
     bytes: int | None = None  # of the files that ship
@@ -112,14 +112,14 @@ def as_cost(value: CostLike, argument: str) -> Cost:
 
 
 def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
-    r"""What a model costs; times, by the number of rows, are measured elsewhere."""
+    r"""The cost of a model, with times by number of rows, measured elsewhere."""
     file = getattr(model, "file", None)
     files = "" if file is None else file.path.name
     return Cost(parameters(model), bytes_on_disk(model), dict(latency or {}), files)
 
 
 def parameters(model: object) -> int | None:
-    r"""How many numbers a model was fitted with, or None where that cannot be told."""
+    r"""The number of fitted parameters of a model, or None if it is unknown."""
     if isinstance(model, nn.Module):
         if fingerprints.holds_other_model(model):
             return None
@@ -140,7 +140,7 @@ def parameters(model: object) -> int | None:
 
 
 def _parts(model: object) -> list[Any] | None:
-    r"""The models that one is made of."""
+    r"""The members of a composite model."""
     if isinstance(model, list | tuple):
         return list(model)
     if isinstance(model, EstimatorTeacher):
@@ -169,7 +169,7 @@ def _sum(counts: list[int | None]) -> int | None:
 
 
 def bytes_on_disk(model: object) -> int | None:
-    r"""The size of a model when it is saved, or None where that cannot be told."""
+    r"""The size of a saved model in bytes, or None if it is unknown."""
     if isinstance(model, nn.Module):
         return fingerprints.module_bytes(model)
     if isinstance(model, str | Path):

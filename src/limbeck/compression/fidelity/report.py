@@ -2,8 +2,6 @@ r"""How faithful a student is to its teacher, how good both are, and what they c
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,17 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from limbeck.arguments import Dict, Items, PathLike, checked_arguments, integer
+from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
-from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import files
+from limbeck.errors import ArgumentError
+from limbeck.storage import files, records
 from limbeck.storage.files import plain
+from limbeck.text import table_text, visible
 
 FORMAT = "limbeck-fidelity-1"
 NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
@@ -38,7 +36,7 @@ class ClassCount:
 
 @dataclass(repr=False)
 class Fidelity(Comparison):
-    r"""A report on a student. It prints as tables, and ends with a sentence to tell a colleague.
+    r"""A report on a student. It prints as tables and a one-sentence summary.
 
     Attributes:
         rows: The number of examples.
@@ -61,7 +59,7 @@ class Fidelity(Comparison):
         worse: Columns and groups where the student is worse by more than three standard errors.
         calibration: By model, columns "confidence", "frequency", "std_error" and "count" by bin.
         disagreements: The rows on which both differ most: "row", "size", predictions, "label".
-        pairs: What both predict together: counts of classes, shares of labels, or values.
+        pairs: Joint predictions of both: counts of classes, shares of labels, or values.
         notes: Further sentences on the student.
     """
 
@@ -89,7 +87,7 @@ class Fidelity(Comparison):
         return bool(self.differences["teacher"])
 
     def table(self) -> Table:
-        r"""Models side by side."""
+        r"""The comparison as tables."""
         return tables.table(self)
 
     def sentence(self) -> str:
@@ -97,14 +95,12 @@ class Fidelity(Comparison):
         return tables.sentence(self)
 
     def __str__(self) -> str:
-        console = Console(width=100, record=True, file=io.StringIO())
-        console.print(self.table())
-        if self.by_group:
-            console.print(tables.group_table(self))
+        groups = [tables.group_table(self)] if self.by_group else []
+        text = table_text(self.table(), *groups).rstrip()
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
         notes += [*tables.remarks(self), *self.notes]
-        return "\n".join([console.export_text().rstrip(), *notes, self.sentence()])
+        return visible("\n".join([text, *notes, self.sentence()]))
 
     __repr__ = __str__
 
@@ -141,30 +137,29 @@ class Fidelity(Comparison):
         return cls(**values)
 
     @checked_arguments
-    def shipped(self, files: Items[Sequence[Path]]) -> Fidelity:
-        r"""The same report, with the size of the files that the student was exported to."""
-        size = sum(file.stat().st_size for file in files)
-        names = " and ".join(file.name for file in files)
+    def shipped(self, sizes: Dict[Mapping[str, int]]) -> Fidelity:
+        r"""The same report, with the sizes of the files that the student was exported to."""
+        size, names = sum(sizes.values()), " and ".join(sizes)
         costs = self.costs | {"student": replace(self.costs["student"], bytes=size, files=names)}
         return replace(self, costs=costs)
 
     @checked_arguments
     def save(self, path: PathLike) -> Path:
         r"""Write the report as a JSON file."""
-        path = Path(path)
-        files.write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
-        return path
+        return files.write_bytes(path, records.encode(self.to_dict()))
 
     @classmethod
     @checked_arguments
     def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
+        path = Path(path)
+        saved = records.decode(files.read_bytes(path), path)
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(saved)
         except ArgumentError:
             raise
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"report: {path} cannot be read ({error!r})") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise records.damaged(path, f"cannot be read ({error!r})") from error
 
 
 def fidelity(
@@ -226,7 +221,7 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
 
 
 def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
-    r"""What both predict together, for pictures: counts of classes, shares of labels, or values."""
+    r"""Joint predictions for pictures: counts of classes, shares of labels, or values."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":
         size = min(len(teacher), max(1000 // teacher.shape[1], 100))

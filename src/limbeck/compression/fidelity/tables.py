@@ -11,7 +11,7 @@ from rich.table import Table
 
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
-from limbeck.text import compared
+from limbeck.text import PlainTable, compared
 
 if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import ClassCount, Fidelity
@@ -78,7 +78,7 @@ def heading(name: str) -> str:
 
 
 def table(report: Fidelity) -> Table:
-    r"""Models side by side, with the student's difference from the teacher."""
+    r"""The measures of all models, and the difference of student and teacher."""
     models = [model for model in report.names if model in report.measures]
     rows = []
     for name in MEASURES:
@@ -93,7 +93,7 @@ def table(report: Fidelity) -> Table:
     rows += _cost_rows(report, models)
     heads = ["", *(heading(report.names[model]) for model in models)]
     heads.insert(3, "student − teacher")
-    result = Table(title=f"fidelity on {_rows(report)}", title_justify="left")
+    result = PlainTable(title=f"fidelity on {_rows(report)}", title_justify="left")
     if report.labelled:
         result.caption_justify = "left"
         differences = "differences are paired, of percentages in points"
@@ -137,7 +137,7 @@ def group_table(report: Fidelity) -> Table:
     models = ["teacher", "student"] if report.labelled else ["student"]
     heads = ["column", "group", "rows", *models, f"student − {other}"]
     heads += ["worse"] if report.worse else []
-    result = Table(title=title, title_justify="left")
+    result = PlainTable(title=title, title_justify="left")
     for head in heads:
         words = head in ("column", "group", "worse")
         result.add_column(head, justify="left" if words else "right", overflow="fold")
@@ -185,7 +185,7 @@ def remarks(report: Fidelity) -> list[str]:
 
 
 def sentence(report: Fidelity) -> str:
-    r"""What the student keeps, agrees on, and saves: of these what is known."""
+    r"""The student's retention, agreement and savings, as far as they are known."""
     verbs = [] if report.main in ("agreement", "teacher_r2") else [_quality(report)]
     verbs.append(_faithfulness(report, bool(verbs)))
     if savings := _savings(report):
@@ -298,7 +298,7 @@ def _baseline(report: Fidelity) -> str:
         gap = gaps[name]
         outcome = "does less well" if gap.value > 0 else "does better"
         if math.isnan(gap.std_error):  # a single row
-            outcome = "comes out beside it"
+            outcome = "cannot be compared on one row"
         elif abs(gap.value) <= 2 * gap.std_error:
             outcome = "does as well"
         value = _value(report, "baseline", name)
@@ -316,10 +316,10 @@ def rare_class_notes(report: Fidelity) -> list[str]:
         return ["rare classes were not checked"]
     notes, rarest, recall = [], report.rarest, report.retention_by.get("rare_recall")
     if recall is not None and rarest is not None and math.isnan(recall.value):
-        notes.append(f"the teacher itself finds none of the {rarest.rows:,} rows of {rarest.title}")
+        notes.append(f"the teacher detects none of the {rarest.rows:,} rows of {rarest.title}")
     if report.unchecked:
         names = ", ".join(f"{c.title} ({c.rows:,})" for c in report.unchecked[:MAX_NAMED])
         more = len(report.unchecked) - MAX_NAMED
         names += f" and {more:,} more" if more > 0 else ""
-        notes.append(f"unchecked, for fewer than {MIN_CLASS_ROWS} rows: {names}")
+        notes.append(f"unchecked (fewer than {MIN_CLASS_ROWS} rows): {names}")
     return notes

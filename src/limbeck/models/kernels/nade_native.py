@@ -2,6 +2,7 @@ r"""NADE on a CPU by the C++ kernels: as `nade_blocks`, several times faster."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -10,6 +11,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
@@ -41,7 +43,7 @@ def library(name: str) -> ctypes.CDLL | None:
     try:
         digest = hashlib.sha256(_environment(compiler).encode() + source.read_bytes())
         compiled = _folder() / f"{source.stem}-{digest.hexdigest()[:24]}.so"
-        if not compiled.exists():
+        if not compiled.exists() or not _is_private(compiled):
             _compile(compiler, source, compiled)
         return ctypes.CDLL(str(compiled))
     except (OSError, subprocess.SubprocessError) as error:
@@ -73,10 +75,22 @@ def _folder() -> Path:
     folder = Path(os.environ.get("LIMBECK_CACHE") or Path(home) / "limbeck")
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stat = folder.stat()
-        if stat.st_uid == os.getuid() and not stat.st_mode & 0o022 and os.access(folder, os.W_OK):
+        own = folder.lstat().st_uid == os.getuid()  # a link of another user leads where he likes
+        folder = folder.resolve()
+        modes = [parent.stat().st_mode for parent in folder.parents]
+        movable = any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes)
+        if own and not movable and _is_private(folder) and os.access(folder, os.W_OK):
             return folder
-    return Path(tempfile.mkdtemp(prefix="limbeck-"))
+    temporary = tempfile.mkdtemp(prefix="limbeck-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Path(temporary)
+
+
+def _is_private(path: Path) -> bool:
+    r"""Whether a file or folder, and no link to one, is this user's and nobody else may write."""
+    status = path.lstat()
+    own = status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode)
+    return own and not status.st_mode & 0o022
 
 
 def _compile(compiler: str, source: Path, compiled: Path) -> None:
@@ -87,6 +101,7 @@ def _compile(compiler: str, source: Path, compiled: Path) -> None:
             command = [compiler, *FLAGS, *tuned.split(), str(source), "-o", str(temporary)]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
             if ran.returncode == 0:
+                temporary.chmod(0o700)
                 temporary.replace(compiled)
                 return
         raise OSError(f"{source.name} did not compile: {ran.stderr[-500:]}")

@@ -1,0 +1,165 @@
+r"""The operations that change the disk, and the lock of a file or folder; nothing else writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Content: TypeAlias = bytes | Sequence[Any]  # a file's bytes, or buffers that follow one another
+
+# Until it is complete, a file has a pending name with the token of its writer: files of a folder
+# end in .new, single ones in .tmp.
+PENDING = re.compile(r"\.(?P<name>.+)\.(?P<token>[0-9a-f]{12})\.(?P<kind>new|tmp)")
+LOCK = re.compile(r"\..+\.lock")
+LOCK_SECONDS = 10.0  # for which a writer waits for another
+
+
+def pending_path(path: Path, token: str, kind: str = "new") -> Path:
+    r"""Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.{token}.{kind}")
+
+
+def new_token() -> str:
+    r"""Twelve random digits."""
+    return secrets.token_hex(6)
+
+
+def is_own(name: str) -> bool:
+    r"""Whether a name is that of a pending file or of a lock."""
+    return (PENDING.fullmatch(name) or LOCK.fullmatch(name)) is not None
+
+
+def buffers(content: Content) -> Sequence[Any]:
+    r"""A content's buffers."""
+    return (content,) if isinstance(content, bytes) else content
+
+
+def size_of(content: Content) -> int:
+    r"""A content's number of bytes."""
+    return sum(memoryview(buffer).nbytes for buffer in buffers(content))
+
+
+def read(path: Path, size: int | None = None) -> bytearray:
+    r"""The content of a file that is no link; of one of known size, no more than that."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        content = bytearray(os.fstat(file.fileno()).st_size if size is None else size)
+        del content[file.readinto(content) :]
+    return content
+
+
+def create(path: Path, content: Iterable[Any]) -> int:
+    r"""Write a new file with the permissions of the umask; its descriptor, to be flushed."""
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        for buffer in content:
+            view = memoryview(buffer)
+            view = view.cast("B") if view.nbytes else view
+            while view.nbytes:
+                view = view[os.write(descriptor, view[: 2**26]) :]
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def flush(descriptors: Sequence[int]) -> None:
+    r"""Wait until files are on the disk, all at the same time, and close them."""
+    try:
+        with ThreadPoolExecutor(8) as pool:  # one after the other takes as many times longer
+            list((pool.map if len(descriptors) > 1 else map)(os.fsync, descriptors))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def flush_folder(folder: Path) -> None:
+    r"""Wait until the names in a folder are on the disk, where the system can do that."""
+    with suppress(OSError):
+        flush([os.open(folder, os.O_RDONLY)])
+
+
+def replace(source: Path, path: Path) -> None:
+    r"""Give a file another name, at once, in place of what has that name."""
+    os.replace(source, path)
+
+
+def remove(path: Path) -> None:
+    r"""Remove a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        for entry in list(os.scandir(path)):
+            remove(Path(entry.path))
+        os.rmdir(path)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def make_folder(folder: Path) -> None:
+    r"""Make a folder and those that it is in, if needed."""
+    if not folder.is_dir():
+        os.makedirs(folder, exist_ok=True)
+
+
+def remove_empty(folder: Path) -> None:
+    r"""Remove a folder if there is nothing in it."""
+    with suppress(OSError):
+        os.rmdir(folder)
+
+
+def remove_tree(path: Path) -> None:
+    r"""Remove a folder with all that is in it; it is gone at once, or still whole."""
+    if path.is_dir():
+        gone = pending_path(path, new_token())
+        os.replace(path, gone)
+        remove(gone)
+
+
+def remove_pending(folder: Path, kind: str = "new", name: str | None = None) -> None:
+    r"""Remove what killed processes have left, of one file or of all; the lock must be held."""
+    for entry in list(os.scandir(folder)):
+        match = PENDING.fullmatch(entry.name)
+        if match is not None and match["kind"] == kind and name in (None, match["name"]):
+            with suppress(OSError):
+                remove(Path(entry.path))
+
+
+def write_file(path: Path, content: Content | Iterable[Any]) -> None:
+    r"""Write a file, completely or not at all; it replaces another of that name."""
+    make_folder(path.parent)
+    pending = pending_path(path, new_token(), "tmp")
+    try:
+        flush([create(pending, (content,) if isinstance(content, bytes) else content)])
+        replace(pending, path)
+    except BaseException:
+        with suppress(OSError):
+            remove(pending)
+        raise
+
+
+@contextmanager
+def lock(path: Path, seconds: float | None = None) -> Iterator[None]:
+    r"""Lock a path against other processes and threads; a killed process holds no lock.
+
+    It raises a TimeoutError if another holds it for so many seconds, by default `LOCK_SECONDS`.
+    """
+    from filelock import FileLock
+
+    file = path.with_name(f".{path.name}.lock")
+    held = FileLock(file, thread_local=False)
+    held.acquire(timeout=LOCK_SECONDS if seconds is None else seconds, poll_interval=0.01)
+    try:
+        yield
+    finally:
+        try:
+            with suppress(OSError):  # where open files cannot be removed
+                os.unlink(file)
+        finally:
+            held.release()

@@ -1,0 +1,125 @@
+r"""A file that is not as it was written is refused by name, or loads equal."""
+
+import json
+import os
+
+import pytest
+import torch
+
+import limbeck as lb
+from limbeck.storage import files, folders
+from tests.faults import damages
+from tests.refusals import refused
+from tests.storage.writers import CHECKED, WRITERS, content, plain
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_no_damage_is_silent(tmp_path, name):
+    assert damages(WRITERS[name], tmp_path, 60, seed=len(name)) > 30
+
+
+@pytest.mark.parametrize("name", ["result", "checkpoint", "nade"])
+def test_every_byte_counts(tmp_path, name):
+    r"""Each byte of the student, the checkpoint or the density is flipped in turn."""
+    writer = WRITERS[name]
+    writer.save(tmp_path / "x", 0)
+    whole = writer.load(tmp_path / "x")
+    (path,) = (tmp_path / "x").glob("*.safetensors")
+    before, equal = path.read_bytes(), 0
+    for at in range(len(before)):
+        path.write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
+        try:
+            assert writer.load(tmp_path / "x") == whole
+            equal += 1
+        except lb.CheckpointError as error:
+            assert path.name in str(error)  # noqa: PT017
+    assert equal < 10  # spaces of the header's padding
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return plain(0).save(tmp_path / "saved")
+
+
+def change(folder, **fields):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+RECORD = {"sha256": "0" * 64, "bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"format": "limbeck-folder-9"}, "has the format 'limbeck-folder-9'; expected"),
+        ({"kind": "resulu"}, "has 'resulu' as kind"),
+        ({"token": "../../../etc"}, "as token"),
+        ({"files": []}, "has .* as files; expected dict"),
+        ({"files": {"a": {"sha256": "0"}}}, r"lacks a field.*files\.a\.bytes"),
+        ({"files": {"a": {"sha256": 3, "bytes": 0}}}, r"has '3' as files\.a\.sha256"),
+        ({"files": {"a": {"sha256": "", "bytes": -1}}}, r"has -1 as files\.a\.bytes"),
+        ({"files": {"../a": RECORD}}, "names a file '../a'"),
+        ({"files": {"/etc/passwd": RECORD}}, "names a file '/etc/passwd'"),
+        ({"files": {"..": RECORD}}, r"names a file '\.\.'"),
+        ({"files": {"a/b": RECORD}}, "names a file 'a/b'"),
+        ({"files": {"c:\\a": RECORD}}, "names a file"),
+        ({"obsolete": {"../a": RECORD}}, "names a file '../a'"),
+        ({"surprise": 1}, "an unknown one: surprise"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused_with_its_field(folder, fields, said):
+    change(folder, **fields)
+    with pytest.raises(lb.CheckpointError, match=rf"manifest\.json .*{said}"):
+        lb.load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 10**5, "[]", "1" * 5000, "\ud800"])
+def test_a_manifest_that_is_no_json_is_refused(folder, text):
+    (folder / "manifest.json").write_text(text, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(lb.CheckpointError, match=r"manifest\.json"):
+        lb.load(folder)
+    with pytest.raises(lb.CheckpointError, match=r"manifest\.json"):
+        plain(1).save(folder)  # nothing is written over what is not understood
+
+
+def test_a_size_is_compared_before_anything_is_read(folder, monkeypatch):
+    os.truncate(folder / "student.safetensors", 2**40)  # a hole: it takes no place on the disk
+    monkeypatch.setattr(folders, "_read_checked", None)
+    with pytest.raises(lb.CheckpointError, match=r"student\.safetensors has 1,099,511,627,776"):
+        lb.load(folder)
+
+
+@pytest.mark.parametrize("name", ["student.safetensors", "manifest.json"])
+def test_links_are_not_followed(folder, tmp_path, name):
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(lb.CheckpointError, match=name):
+        lb.load(folder)
+
+
+def test_a_folder_of_before_manifests_is_refused(folder):
+    (folder / "manifest.json").unlink()
+    with pytest.raises(lb.CheckpointError, match=r"written before version 0\.1.*save it again"):
+        lb.load(folder)
+    plain(1).save(folder)
+    assert content(lb.load(folder)) == content(plain(1))
+
+
+def test_folders_of_other_kinds_are_neither_read_nor_written_over(tmp_path):
+    WRITERS["checkpoint"].save(tmp_path, 0)
+    with refused("folder", "holds checkpoints"):
+        lb.load(tmp_path)
+    with refused("folder", "holds checkpoints"):
+        plain(0).save(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(folder):
+    student = lb.MLP(3, 4, 2)
+    state = student.state_dict() | {"layers.0.bias": torch.full((4,), torch.nan)}
+    saved = files.encode(state, {"spec": student.spec()}, "limbeck-student-1")
+    folders.add(folder, "result", {"student.safetensors": saved})
+    with pytest.raises(
+        lb.CheckpointError, match=r"student\.safetensors holds weights that are not"
+    ):
+        lb.load(folder)
