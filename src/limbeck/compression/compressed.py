@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rich.table import Table
 from torch import nn
 
-from limbeck.arguments import Dict, Flag, PathLike, UserObject, checked_arguments
+from limbeck.arguments import Dict, Flag, Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.arrays import as_plain_array
 from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
@@ -142,7 +142,8 @@ class Compressed(Result):
     @checked_arguments
     def report(
         self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
-        groups: UserObject[Groups] = None, labels: UserObject[object] = None, time: Flag = True,
+        groups: Text | Dict[dict[str, Any]] | Items[Iterable[str]] | None = None,
+        labels: UserObject[object] = None, time: Flag = True,
     ) -> Fidelity:  # fmt: skip
         r"""Compare teacher and student on rows that neither was trained on.
 

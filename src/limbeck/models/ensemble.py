@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.arrays import Batch, X, as_numbers
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss, Probe
@@ -120,7 +120,7 @@ class Ensemble(nn.Module):
     def __getitem__(self, index: int) -> Member:
         r"""A member; of a BatchedMLP, an MLP with its own copy of the weights."""
         if type(index) is not int or not -len(self) <= index < len(self):
-            raise ArgumentError("index", repr(index), f"an int from 0 to {len(self) - 1}")
+            raise ArgumentError("index", shown(index), f"an int from 0 to {len(self) - 1}")
         if self._is_batch:
             return self.models.member(index)
         model = self.models[index]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, UserObject, checked_arguments, integer
 from limbeck.arrays import X, as_numbers
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Sizes, check_size, spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
 from limbeck.storage.files import strip_prefix
@@ -87,7 +87,7 @@ class Preprocessed(nn.Module):
                 buffers = dict.fromkeys(buffers)
             elif self.output_form not in ("values", None):
                 expected = "'values' for outputs that are shifted or scaled"
-                raise ArgumentError("output_form", repr(self.output_form), expected)
+                raise ArgumentError("output_form", shown(self.output_form), expected)
             else:
                 self.output_form = "values"
         for name, value in buffers.items():

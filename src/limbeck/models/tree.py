@@ -21,7 +21,7 @@ from limbeck.arguments import (
     choice,
 )
 from limbeck.arrays import dtype_name
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, check_size, spec_fields
 from limbeck.storage.files import strip_prefix
 
@@ -165,6 +165,8 @@ class Trees(nn.Module):
         columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
         formats = thresholds or ["{:.6g}".format] * self.inputs
+        if len(formats) != self.inputs or not all(map(callable, formats)):
+            raise ArgumentError("thresholds", shown(thresholds), f"{self.inputs} functions")
         outcome = (self.base + self.value).double()
         outcome = outcome.softmax(1) if self.kind == "logits" else outcome
         outcome = outcome.sigmoid() if self.kind == "label_logits" else outcome

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -49,7 +49,7 @@ class _Function(Callback):
     def __init__(self, function: EntryFunction) -> None:
         if not callable(function) or isinstance(function, type):
             expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(function), expected)
+            raise ArgumentError("callbacks", shown(function), expected)
         self.function = function
 
     def on_evaluation(self, entry: Mapping[str, float]) -> None:
