@@ -213,7 +213,11 @@ def judge(error: Exception) -> Outcome:
         return Outcome("signature")
     if isinstance(error, NameError) and frames[-1].filename == "<call>":
         raise error  # a mistake in the table of values
-    if frames[-1].filename in ("<call>", values.__file__):  # of a function that the call passes
+    arity = isinstance(error, TypeError) and str(error).startswith(("<lambda>()", "predict()"))
+    if arity or frames[-1].filename in (
+        "<call>",
+        values.__file__,
+    ):  # of a function that the call passes
         return Outcome("own", error=message)
     if "can't allocate memory" in message or "Storage size calculation overflowed" in message:
         return Outcome("memory", error=message)

@@ -156,7 +156,10 @@ def as_numbers(value: Any, argument: str) -> Tensor:
 def as_plain_array(value: Any, argument: str) -> np.ndarray[Any, Any]:
     r"""An array of values of any kind, such as labels."""
     try:
-        return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy lacks it
+        return np.asarray(value)
     except Exception:  # of whatever the value is
         raise ArgumentError(argument, shown(value), "an array") from None
 

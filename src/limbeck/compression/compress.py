@@ -142,9 +142,9 @@ def compress(
     problem = _split(data, model, query, fraction, training.seed)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
-    if not isinstance(loss, str):
+    if isinstance(loss, Loss):
         problem.loss = loss
-    elif loss != "auto":
+    elif not is_auto(loss):
         problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
     # inputs of the user's own source never come again
     problem.caches = cache is not None and isinstance(inputs, str)

@@ -35,6 +35,8 @@ from limbeck.storage.folders import Files
 from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
+from limbeck.teachers.keys import count as row_count
+from limbeck.teachers.query import TeacherError
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, from_files, read_files
@@ -168,8 +170,14 @@ class Compressed(Result):
         calls: dict[str, Callable[[Any], np.ndarray]]
         calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
+        try:
+            targets = teacher(given)
+        except LimbeckError:
+            raise
+        except Exception as error:  # the teacher's own
+            raise TeacherError.of(error, "the rows of X", np.arange(row_count(given))) from error
         return fidelity(
-            self.task, teacher(given), self._predictions(X), y, baseline=baseline,
+            self.task, targets, self._predictions(X), y, baseline=baseline,
             classes=self.classes, groups=columns, names={"teacher": teacher.name},
             teacher_cost=teacher_cost(teacher, timed["teacher"]),
             student_cost=self.cost(timed["student"]), notes=self.notes,

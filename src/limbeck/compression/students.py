@@ -251,8 +251,8 @@ class NumpyFastPath:
 
     def __call__(self, X: object) -> np.ndarray | None:
         r"""The student's outputs at rows; None where torch has to compute them."""
-        if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
-            X = X.detach().numpy()
+        if type(X) is Tensor and X.layout == torch.strided and X.dtype is torch.float32:
+            X = X.detach().numpy() if X.device.type == "cpu" else X
         if (
             type(X) is not np.ndarray
             or X.dtype not in TYPES

@@ -234,7 +234,13 @@ class RunningDiagnostics:
         except (TypeError, ValueError, RuntimeError):
             raise ArgumentError("draws", shown(draws), "numbers (chains, dim)") from None
         shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
-        if len(shape) != 2 or 0 in shape or x.is_meta or (expected and shape != expected):
+        if (
+            len(shape) != 2
+            or 0 in shape
+            or x.is_meta
+            or x.is_sparse
+            or (expected and shape != expected)
+        ):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
             received = f"{len(self.names)} names"

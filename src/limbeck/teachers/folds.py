@@ -12,7 +12,7 @@ from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_a
 from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select, to_numpy
+from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
@@ -84,7 +84,7 @@ def mix_labels(
 
 def as_labels(labels: object, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
-    array = as_plain_array(to_numpy(labels), "labels")
+    array = as_plain_array(labels, "labels")
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
         raise ArgumentError("labels", received, f"one for each of {n} rows")
