@@ -159,9 +159,12 @@ def as_plain_array(value: Any, argument: str) -> np.ndarray[Any, Any]:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
             value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy lacks it
-        return np.asarray(value)
+        array = np.asarray(value)
     except Exception:  # of whatever the value is
         raise ArgumentError(argument, shown(value), "an array") from None
+    if array.ndim == 0:
+        raise ArgumentError(argument, shown(value), "an array")
+    return array
 
 
 def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: str) -> Tensor:

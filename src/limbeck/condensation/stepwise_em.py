@@ -82,7 +82,8 @@ class StepwiseEM:
         interpolate: Annotated[str, arg.Choice("statistics", "parameters")] = "statistics",
         iterations: arg.Count = 1,
     ) -> None:
-        self.schedule = StepSize() if schedule == "robbins-monro" else as_schedule(schedule)
+        named = isinstance(schedule, str) and schedule == "robbins-monro"
+        self.schedule = StepSize() if named else as_schedule(schedule)
         self.floor = floor
         self.restarts = restarts
         self.average = average

@@ -120,7 +120,8 @@ def pareto_k(log_weights: UserObject[Tensor]) -> float:
 
 def _log_weights(log_weights: Tensor) -> Tensor:
     r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
-    if isinstance(log_weights, Tensor) and log_weights.isneginf().any():
+    known = isinstance(log_weights, Tensor) and not log_weights.is_meta
+    if known and not log_weights.is_complex() and log_weights.isneginf().any():
         finite = log_weights[log_weights.isfinite()]
         as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
         return log_weights.detach().double().flatten().cpu()
