@@ -260,7 +260,7 @@ def read(
                 if every or name in names:
                     size = _at(folder, manifest, name, os.lstat).st_size
                     if size != entry.bytes:
-                        what = f"has {size:,} bytes; expected {entry.bytes:,}"
+                        what = f"has {size:,} bytes; {MANIFEST} says {entry.bytes:,}"
                         raise damaged(folder / name, what)
             content = {n: _read_checked(folder, manifest, n) for n in manifest.files if n in names}
             return Files(folder, frozenset(manifest.files), content)
@@ -290,7 +290,8 @@ def _at(folder: Path, manifest: Manifest, name: str, use: Callable[[Path], R]) -
         except FileNotFoundError:
             return use(path)
     except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror or error})") from error
+        reason = f"which {MANIFEST} names, cannot be read ({error.strerror or error})"
+        raise damaged(f"{path},", reason) from error
 
 
 def _read_checked(folder: Path, manifest: Manifest, name: str) -> bytearray:

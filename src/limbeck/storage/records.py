@@ -65,7 +65,7 @@ def check(hint: Any, value: Any, path: Path, field: str = "") -> Any:
     return value
 
 
-def damaged(path: Path, what: str) -> CheckpointError:
+def damaged(path: Path | str, what: str) -> CheckpointError:
     r"""The error about a file that is not as limbeck has written it."""
     advice = "it is damaged or was changed: restore it from a copy, or make it again"
     return CheckpointError(f"folder: {path} {what}; {advice}")
