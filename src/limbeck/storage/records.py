@@ -19,8 +19,8 @@ fields_of = functools.cache(get_type_hints)  # it is slow
 
 
 def encode(value: object) -> bytes:
-    r"""A value as a JSON file."""
-    return (json.dumps(value, indent=1) + "\n").encode()
+    r"""A value as a JSON file; a dataclass as its fields."""
+    return (json.dumps(value, indent=1, default=vars) + "\n").encode()
 
 
 def decode(content: bytes | bytearray, path: Path) -> Any:
