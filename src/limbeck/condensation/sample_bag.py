@@ -298,7 +298,7 @@ class SampleBag(nn.Module):
     @classmethod
     def from_tensors(
         cls, predict: UserObject[Callable[..., Distribution]], structure: Structure,
-        tensors: dict[str, Tensor],
+        tensors: UserObject[dict[str, Tensor]],
     ) -> Self:  # fmt: skip
         r"""A bag of the sizes of a saved one, whose tensors are to be loaded into it."""
         free = tensors.get("free", torch.empty(0))
