@@ -33,10 +33,11 @@ RECORDS = {
 # called by the loop, in every step or once, and not by users; and what only classes here call
 CONTRACT = {
     "answers", "at", "bind", "build", "checked", "collect", "contains", "convert", "decode",
-    "draw", "encode", "end", "expand", "features", "from_saved", "from_spec", "get_extra_state",
-    "gradient", "infer_output", "jump", "leave_start", "load_state_dict", "logs", "make_room",
-    "mix", "move", "next_rows", "of", "on_evaluation", "own_batch", "prepare", "probabilities",
-    "probe", "refuse_derivatives", "rounded", "same_until", "set_extra_state", "set_moments_",
+    "draw", "encode", "end", "expand", "features", "from_files", "from_saved", "from_spec",
+    "from_tensors", "get_extra_state", "gradient", "infer_output", "jump", "least_size",
+    "leave_start", "load_state_dict", "logs", "make_room", "mix", "move", "next_rows", "of",
+    "on_evaluation", "own_batch", "preactivation", "prepare", "probabilities", "probe",
+    "refuse_derivatives", "rounded", "rows", "same_until", "set_extra_state", "set_moments_",
     "shipped", "signs", "start", "state_dict", "step", "sweep", "tail", "take", "to", "view",
 }  # fmt: skip
 

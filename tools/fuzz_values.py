@@ -250,12 +250,15 @@ FORCED = {
     "steps": "2", "samples": "20", "burn_in": "2", "chains": "4", "pool": "30", "epochs": "1",
     "iterations": "2", "restarts": "1", "progress": "False", "device": "'cpu'", "limit": "4096",
     "draws": "20", "batch_size": "4", "engine": "'eager'", "time": "False", "components": "2",
-    "inputs": "'data'", "members": "2", "hidden": "3", "sweeps": "1", "max_steps_out": "9",
+    "limbeck.compress.inputs": "'data'", "limbeck.log_partition.proposal": "nade()",
+    "members": "2", "hidden": "3", "sweeps": "1", "max_steps_out": "9",
 }  # fmt: skip
 SLOW = {"export.export", "export.to_onnx", "export.to_pt2", "Result.export", "Compressed.export",
         "Condensed.export"}  # fmt: skip
 READERS: dict[str, Any] = {}
 LEFT_OUT = {
+    *(f"{name}.forward" for name in ("MLP", "BatchedMLP", "Ensemble", "Preprocessed", "Trees",
+                                     "SampleBag")),  # called by torch, in every step
     "MLflow", "TensorBoard",  # need further packages
     "DistilledClassifier.set_params", "DistilledRegressor.set_params", "export.quietly",
     "export.of_result", "schedules.same_until", "page.document", "Portable.like", "Portable.rows",

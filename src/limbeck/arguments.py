@@ -77,6 +77,8 @@ class Whole(Converter):
         self.expected = f"a whole number{start}{end}"
 
     def convert(self, value: Any) -> int:
+        if type(value) is int and self.least <= value <= self.most:  # as nearly always
+            return value
         if isinstance(value, np.ndarray | Tensor):
             value = scalar(value)
             value = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -138,6 +140,8 @@ class Truth(Converter):
     expected = "True or False"
 
     def convert(self, value: Any) -> bool:
+        if value is True or value is False:
+            return value
         value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
         if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
             return bool(value)
@@ -207,10 +211,11 @@ class FilePath(Converter):
     def convert(self, value: Any) -> str | Path:
         try:
             value = value if isinstance(value, Path) else os.fspath(value)
-            usable = isinstance(value, str | Path) and b"\0" not in os.fsencode(value)
+            parts = [os.fsencode(part) for part in Path(value).parts]
+            usable = not any(b"\0" in part or len(part) > 255 for part in parts)
         except Exception:  # of the value's own; or a character that no name can have
             raise RefusedError from None
-        if not usable or not str(value):
+        if not usable or not isinstance(value, str | Path) or not str(value):
             raise RefusedError
         return value
 

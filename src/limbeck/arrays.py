@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 Tree = TypeVar("Tree")
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
@@ -144,6 +144,24 @@ def as_part(value: Any, argument: str) -> Part:
         received = f"{int(bad.sum())} NaN or infinite values, the first in row {first}"
         raise ArgumentError(argument, received, "finite numbers: drop or fill in the others")
     return Part(values, typed)
+
+
+def as_numbers(value: Any, argument: str) -> Tensor:
+    r"""Finite numbers of any shape: one, or an array of them."""
+    single = not isinstance(value, list | tuple | dict) and getattr(value, "ndim", 0) == 0
+    single = single and not hasattr(value, "toarray")
+    return as_part([value], argument).values[0] if single else as_part(value, argument).values
+
+
+def as_plain_array(value: Any, argument: str) -> np.ndarray[Any, Any]:
+    r"""An array of values of any kind, such as labels."""
+    try:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy lacks it
+        return np.asarray(value)
+    except Exception:  # of whatever the value is
+        raise ArgumentError(argument, shown(value), "an array") from None
 
 
 def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: str) -> Tensor:

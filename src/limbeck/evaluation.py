@@ -12,9 +12,9 @@ from torch.func import jvp, vjp, vmap
 from torch.nn import functional as F
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, UserObject, checked_arguments, choice
+from limbeck.arguments import Choice, Items, Text, UserObject, checked_arguments, choice
 from limbeck.arrays import X, as_dict, floats, rows
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 
 
 @contextmanager
@@ -210,7 +210,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     model: UserObject[Callable[[X], Tensor]],
     x: UserObject[X],
-    quantities: UserObject[Iterable[str]] = ("values",),
+    quantities: Text | Items[Iterable[str]] = ("values",),
     *,
     output: Annotated[str, Choice(*forms.FORMS)] = "values",
     domain: Annotated[str, Choice("log", "plain")] = "plain",
@@ -228,8 +228,11 @@ def evaluate(
     >>> evaluate(lambda x: x**2, torch.tensor([[3.0]]), ("values", "derivatives")).derivatives
     tensor([[[6.]]])
     """
-    quantities = {quantities} if isinstance(quantities, str) else set(quantities)
-    for name in quantities:
+    if not callable(model) or isinstance(model, type):
+        raise ArgumentError("model", shown(model), "a module, or a function of tensors")
+    if not all(isinstance(part, Tensor) for part in (x.values() if isinstance(x, dict) else [x])):
+        raise ArgumentError("x", shown(x), "a tensor (n, ...), or a dict of such")
+    for name in [quantities] if isinstance(quantities, str) else quantities:
         choice("quantities", name, ("derivatives", "values"))
     with evaluating(model):
         if "derivatives" in quantities and not depends_on_inputs(model, x):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 # outputs of a model: class scores in one of three forms, plain values, or log densities
 FORMS = ("logits", "probabilities", "log_probabilities", "values", "log_density")
@@ -57,7 +57,7 @@ def log_probabilities(y: Tensor, form: str) -> Tensor:
     """
     if form not in FORMS[:3]:
         expected = "a model of logits, probabilities or log probabilities"
-        raise ArgumentError("output", repr(form), expected)
+        raise ArgumentError("output", shown(form), expected)
     y = y.unsqueeze(1) if y.ndim == 1 else y
     one = y.shape[-1] == 1
     if form == "logits":

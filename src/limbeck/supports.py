@@ -33,9 +33,10 @@ class Support:
 
     def check(self, x: Tensor, argument: UserObject[str] = "x") -> Tensor:
         r"""The same x, if it is a batch of events of this support; an error if not."""
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentError(argument, str(kind), "a floating-point tensor")
+        dense = isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
+        if not dense or not x.is_floating_point():
+            kind = f"{x.dtype}, {x.layout}" if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(argument, kind, "a floating-point tensor")
         if x.shape[1:] != self.shape:
             expected = f"shape (n, {', '.join(map(str, self.shape))})"
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)

@@ -71,6 +71,16 @@ def test_a_fault_of_limbecks_own_is_exit_code_one(limbeck, monkeypatch):
     assert "Traceback" not in found.err
 
 
+def test_a_pipe_that_is_closed_ends_it_quietly():
+    command = [sys.executable, "-m", "limbeck.cli", "compress", "--help"]
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
 def test_a_traceback_is_shown_if_asked_for(limbeck, here):
     words = ("compress", "models:failing", "train.csv", "--label", "y", "--task", "regression")
     plain, full = limbeck(*words), limbeck(*words, "--debug")

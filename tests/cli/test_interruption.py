@@ -182,15 +182,29 @@ def test_repeating_keeps_the_old_result_until_the_new_one_is_whole(limbeck, call
     assert Path("out/notes.txt").read_text() == "mine"
 
 
-def test_a_second_time_is_immediate():
-    before = signal.getsignal(signal.SIGINT)
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_without_a_run_it_is_immediate(number):
+    before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), interrupt_after_step():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with interrupt_after_step():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.slow
-def test_a_real_interruption_of_a_real_process(limbeck, here):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_real_interruption_of_a_real_process(limbeck, here, number):
     words = ("normalize", "rbm.npz", "--chains", "50", "--burn-in", "20", "--engine", "eager")
     words = (*words, "--steps", "500")
     often = ("--checkpoint-seconds", "0.05", "--out", "out")
@@ -200,7 +214,7 @@ def test_a_real_interruption_of_a_real_process(limbeck, here):
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     while not (LOOP / "manifest.json").exists() and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said = process.communicate()[1]
     assert process.returncode == 130, said
     assert "run the same command again to continue" in said

@@ -341,7 +341,7 @@ def test_derivatives_of_a_surrogate(forest):
         ({"labels": Y[:5]}, "labels: expected one for each of 120 rows.*, got 5 labels"),
         ({"labels": ["cat"] * 120}, "labels: expected the teacher's classes: 0, 1.*, got 'cat'"),
         ({"labels": Y, "teacher_folds": 1}, "teacher_folds: expected .*, got 1"),
-        ({"stepz": 3}, r"options: expected .*did you mean 'steps'.*, got 'stepz'"),
+        ({"stepz": 3}, r"stepz: expected .*did you mean 'steps'"),
         (
             {"max_bytes": 10_000},
             r"X: expected .*20 or more.*, got 120 rows, too few to hold some out",

@@ -337,7 +337,7 @@ def test_options_are_those_of_compress_and_distill(iris, forest, tmp_path):
     assert made.result_.settings["batch_size"] == 16
     assert "SGD" in made.result_.settings["update"]
     assert any(tmp_path.iterdir())
-    with refused("options", expected="did you mean 'batch_size'"):
+    with refused("batchsize", expected="did you mean 'batch_size'"):
         DistilledClassifier(forest, options={"batchsize": 3}).fit(iris[0])
     with refused("options", expected="the estimator's own argument"):
         DistilledClassifier(forest, options={"steps": 3}).fit(iris[0])

@@ -231,7 +231,7 @@ def test_rounds_that_do_not_suffice_are_told():
         (dict(moments="mckay"), r"moments: expected .*did you mean 'mackay'.*, got 'mckay'"),
         (dict(iterations=0), "iterations: expected .*, got 0"),
         (dict(tolerance=0), "tolerance: expected .*, got 0"),
-        (dict(damping=1.5), r"damping: expected a number above 0 and up to 1.*, got 1\.5"),
+        (dict(damping=1.5), r"damping: expected a number above zero and up to 1.*, got 1\.5"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

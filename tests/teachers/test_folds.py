@@ -185,7 +185,7 @@ class Fixed(Memory):
     [
         (Memory(), Y[:50], 5, "labels: expected one for each of 60 rows, got 50 labels"),
         (Memory(), "a", 5, "labels: expected .*, got 'a'"),
-        (Memory(), Y, 1, "folds: expected a whole number, 2 or more.*, got 1"),
+        (Memory(), Y, 1, "folds: expected a whole number from 2.*, got 1"),
         (Memory(), Y, 2.5, "folds: expected .*, got 2.5"),
         (Memory(), Y, 61, "folds: expected .*, got 61, for 60 distinct rows with labels"),
         (Memory(), np.full(60, None), 5, "folds: expected .*, got 5, for 0 distinct rows"),

@@ -25,7 +25,7 @@ from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat, read_rows
 from limbeck.compression.students import predictions, sizes
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
@@ -142,9 +142,9 @@ def compress(
     problem = _split(data, model, query, fraction, training.seed)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
-    if not isinstance(loss, str):
+    if isinstance(loss, Loss):
         problem.loss = loss
-    elif loss != "auto":
+    elif not is_auto(loss):
         problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
     # inputs of the user's own source never come again
     problem.caches = cache is not None and isinstance(inputs, str)
@@ -153,7 +153,10 @@ def compress(
         n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
         pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
     # a module is trained in place at last; what is tried before are copies of it as it is now
-    recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
+    try:
+        recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
+    except TypeError as error:  # a generator, a lock
+        raise ArgumentError("student", shown(student), f"one that is copied ({error})") from None
     tried: Trials = []
     if is_auto(inputs):
         names = candidates(data.format, problem.x, problem.live, pool)

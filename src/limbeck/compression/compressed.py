@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from rich.table import Table
 from torch import nn
 
-from limbeck.arguments import Dict, Flag, PathLike, UserObject, checked_arguments
+from limbeck.arguments import Dict, Flag, Items, PathLike, Text, UserObject, checked_arguments
+from limbeck.arrays import as_plain_array
 from limbeck.compression.baseline import train_on_labels
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
@@ -34,6 +35,8 @@ from limbeck.storage.folders import Files
 from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
+from limbeck.teachers.keys import count as row_count
+from limbeck.teachers.query import TeacherError
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, from_files, read_files
@@ -141,7 +144,8 @@ class Compressed(Result):
     @checked_arguments
     def report(
         self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
-        groups: UserObject[Groups] = None, labels: UserObject[object] = None, time: Flag = True,
+        groups: Text | Dict[dict[str, Any]] | Items[Iterable[str]] | None = None,
+        labels: UserObject[object] = None, time: Flag = True,
     ) -> Fidelity:  # fmt: skip
         r"""Compare teacher and student on rows that neither was trained on.
 
@@ -166,8 +170,14 @@ class Compressed(Result):
         calls: dict[str, Callable[[Any], np.ndarray]]
         calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
+        try:
+            targets = teacher(given)
+        except LimbeckError:
+            raise
+        except Exception as error:  # the teacher's own
+            raise TeacherError.of(error, "the rows of X", np.arange(row_count(given))) from error
         return fidelity(
-            self.task, teacher(given), self._predictions(X), y, baseline=baseline,
+            self.task, targets, self._predictions(X), y, baseline=baseline,
             classes=self.classes, groups=columns, names={"teacher": teacher.name},
             teacher_cost=teacher_cost(teacher, timed["teacher"]),
             student_cost=self.cost(timed["student"]), notes=self.notes,
@@ -188,7 +198,7 @@ class Compressed(Result):
 
     def _trained_on(self, labels: object) -> Compressed:
         r"""`on_labels`, announced, and trained once for the same labels."""
-        key = joblib.hash(np.asarray(labels))
+        key = joblib.hash(as_plain_array(labels, "labels"))
         if self._baseline is None or self._baseline[0] != key:
             shown = self.problem is not None and self.problem.query.progress
             announce("report: training the same student on the labels alone, to compare", shown)

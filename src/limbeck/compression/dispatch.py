@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import nn
 
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.models.ensemble import Ensemble
 from limbeck.tables.columns import measured
 from limbeck.teachers import estimators
@@ -96,7 +96,7 @@ def average_teachers(
     try:
         shares = np.asarray([1] * len(members) if weights is None else weights, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ArgumentError("weights", repr(weights), expected) from None
+        raise ArgumentError("weights", shown(weights), expected) from None
     if shares.shape != (len(members),) or not (np.isfinite(shares) & (shares > 0)).all():
         raise ArgumentError("weights", shares.tolist(), expected)
     average = CombinedTeacher(members, shares / shares.sum())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arrays import X, input_dtype, map_tensors, part_of, rows
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.checks import is_count
 from limbeck.models.mlp import MLP
@@ -118,7 +118,7 @@ def build_student(
             'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
             "scikit-learn's decision trees, forests and boosted models"
         )
-        raise ArgumentError("student", repr(spec), expected)
+        raise ArgumentError("student", shown(spec), expected)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
@@ -251,8 +251,8 @@ class NumpyFastPath:
 
     def __call__(self, X: object) -> np.ndarray | None:
         r"""The student's outputs at rows; None where torch has to compute them."""
-        if type(X) is Tensor and X.dtype is torch.float32 and X.device.type == "cpu":
-            X = X.detach().numpy()
+        if type(X) is Tensor and X.layout == torch.strided and X.dtype is torch.float32:
+            X = X.detach().numpy() if X.device.type == "cpu" else X
         if (
             type(X) is not np.ndarray
             or X.dtype not in TYPES

@@ -62,7 +62,7 @@ def condense(
     predictions: arg.UserObject[object] = None,
     support: arg.UserObject[object] = "auto",
     weighted: arg.Flag = False,
-    var_names: arg.UserObject[str | Sequence[str] | None] = None,
+    var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
     burn_in: arg.CountFromZero = 0,
     thin: arg.Count = 1,
     layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto",

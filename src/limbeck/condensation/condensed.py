@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.arguments import PathLike, UserObject, Whole, checked_arguments
-from limbeck.arrays import X, as_parts, floats
+from limbeck.arrays import X, as_numbers, as_parts, floats
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
@@ -131,7 +131,7 @@ class Condensed(Result):
         like = next(self.student.parameters())
         stored = average.to(like.device, like.dtype)
         sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
-        outcomes = None if y is None else torch.as_tensor(y).to(like.device)
+        outcomes = None if y is None else as_numbers(y, "y").to(like.device)
         inputs = None if self.head is None else self._to_student(x)
         calling = self.calling
         if calling is None:

@@ -23,7 +23,7 @@ from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution, map_parameters
 from limbeck.distributions.discrete import Bernoulli, Categorical
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs, Nested
@@ -127,7 +127,7 @@ def pair_losses(loss: Loss) -> Loss:
             pair_term = pair_derivative_error()
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'
-            raise ArgumentError("loss", repr(term), f"{expected}, where y is not a class")
+            raise ArgumentError("loss", shown(term), f"{expected}, where y is not a class")
         total = total + coefficient * pair_term
     return total
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import X, join, map_tensors, part_of, rows
-from limbeck.errors import ArgumentError, HeldOutWarning, user_stacklevel
+from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.storage import files
@@ -68,7 +68,7 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
     if held_out is not None:
         if isinstance(held_out, int | float | str | np.number):
             expected = f"{ACCEPTED}; a fraction is held_out_fraction"
-            raise ArgumentError("held_out", repr(held_out), expected)
+            raise ArgumentError("held_out", shown(held_out), expected)
         inputs = as_inputs(held_out, "held_out")
         if not isinstance(inputs, Dataset):
             raise ArgumentError("held_out", f"{type(inputs).__name__} inputs", ACCEPTED)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.special import log_ndtr
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError
 
 METHODS = ("quadrature", "mackay")
@@ -120,13 +121,7 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
 
 def finite(argument: str, value: object) -> Tensor:
     r"""An argument's numbers in double precision, all of them finite."""
-    try:
-        x = torch.as_tensor(value).detach().double()
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(argument, repr(value), "numbers") from None
-    if not x.isfinite().all():
-        raise ArgumentError(argument, "NaN or infinite numbers", "finite numbers")
-    return x
+    return as_numbers(value, argument).double()
 
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # of means and variances (n,)

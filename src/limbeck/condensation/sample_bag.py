@@ -17,7 +17,7 @@ from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
@@ -129,9 +129,9 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
         high = math.inf if high is None else float(high)
     except (TypeError, ValueError):
         expected = f"{', '.join(map(repr, NAMES))}, 'simplex', or (low, high), one maybe None"
-        raise ArgumentError(argument, repr(value), expected) from None
+        raise ArgumentError(argument, shown(value), expected) from None
     if not low < high:
-        raise ArgumentError(argument, repr(value), "ends with low < high")
+        raise ArgumentError(argument, shown(value), "ends with low < high")
     return Interval(low, high)
 
 
@@ -153,7 +153,7 @@ class Supports:
         if structure.vector and not isinstance(supports, Mapping):
             supports = dict.fromkeys(known[:1] if support == "simplex" else known[1:], support)
         if not isinstance(supports, Mapping):
-            raise ArgumentError("support", repr(support), "a dict of supports by variable")
+            raise ArgumentError("support", shown(support), "a dict of supports by variable")
         for name in supports:
             if name not in known:
                 raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")

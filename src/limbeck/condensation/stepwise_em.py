@@ -15,7 +15,7 @@ from limbeck import arguments as arg
 from limbeck.arrays import as_batch
 from limbeck.distributions import gaussians
 from limbeck.distributions.gaussians import Moments, Statistics, expectations, maximised
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import Ascent, Samples, parameters_of, started, troubles
 from limbeck.storage.files import copy_into
@@ -104,7 +104,7 @@ class StepwiseEM:
             received = f"a {type(student).__name__}, for {type(self).__name__}"
             raise ArgumentError("student", received, "a GaussianMixture")
         if [term.name for term in objective.terms] != ["kl"]:
-            raise ArgumentError("loss", repr(objective.loss), "limbeck.losses.kl(), alone, for EM")
+            raise ArgumentError("loss", shown(objective.loss), "limbeck.losses.kl(), alone, for EM")
         self.objective, self.student, self.steps = objective, student, steps
         self.kind, self.matrices = student.covariance, student.matrices
         # on a GPU, eigenvalues make the CPU wait, which a CUDA graph cannot hold

@@ -38,7 +38,7 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
         logs = self.log_probabilities
         y = base.as_events(y, logs, self)
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
-        code = y.clamp(0, last).long()
+        code = y.nan_to_num(-1.0).clamp(0, last).long()  # NaN is none of them
         chosen = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
         return torch.where(y == code, chosen, -math.inf)
 

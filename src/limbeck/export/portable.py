@@ -14,7 +14,7 @@ from limbeck.arguments import UserObject, integer
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import Trees
@@ -180,7 +180,7 @@ def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
         return tuple(integer("input_shape", size, "a whole number", least=1) for size in sizes)
     except (TypeError, ArgumentError):
         expected = "the shape of one row, such as (784,)"
-        raise ArgumentError("input_shape", repr(value), expected) from None
+        raise ArgumentError("input_shape", shown(value), expected) from None
 
 
 def of_result(

@@ -13,7 +13,7 @@ from torch.utils import data
 
 from limbeck import arguments as arg
 from limbeck.arrays import Batch, X, as_dict, map_tensors
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.inputs.base import Inputs, Nested, join_batches
 from limbeck.inputs.dataset import Dataset, Loader
 from limbeck.inputs.generated import Function, Samples, SeededCall
@@ -148,7 +148,7 @@ class Munge(Nested):
         X: arg.UserObject[Any],
         swap: arg.Fraction = 0.5,
         local_variance: arg.Positive = 1.0,
-        categorical: arg.UserObject[Iterable[int | str]] = (),
+        categorical: arg.Text | arg.Items[Iterable[int | str]] = (),
         seed: arg.Seed | None = None,
     ) -> None:
         self.data = Dataset(X)
@@ -205,7 +205,7 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
-        if isinstance(which, str | bool) or not hasattr(which, "__index__") or not columns:
+        if isinstance(which, str | bool) or not isinstance(which, int | np.integer) or not columns:
             received = f"{which!r} for X of shape {tuple(x.shape)}"
             expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
             raise ArgumentError("categorical", received, expected)
@@ -240,14 +240,14 @@ class Mix(Nested):
         seed: arg.Seed | None = None,
     ) -> None:
         if not isinstance(sources, list | tuple) or not sources:
-            raise ArgumentError("sources", repr(sources), "a list of one source or more")
+            raise ArgumentError("sources", shown(sources), "a list of one source or more")
         super().__init__([as_inputs(s, f"sources[{i}]") for i, s in enumerate(sources)], seed)
         count = len(sources)
         expected = f"{count} nonnegative numbers, one for each source, not all zero"
         values = [1.0] * count if weights is None else list(weights)
         numbers = [arg.number("weights", value, expected, lambda w: w >= 0) for value in values]
         if len(numbers) != count or not sum(numbers):
-            raise ArgumentError("weights", repr(weights), expected)
+            raise ArgumentError("weights", shown(weights), expected)
         left = [math.fsum(numbers[k:]) for k in range(count)]  # over by the sources before
         self.shares = [w / rest if rest else 0.0 for w, rest in zip(numbers, left, strict=True)]
         self._restart()

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 
 from limbeck.arguments import Finite, Positive, Seed, Text, UserObject, checked_arguments, integer
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Eager, Inputs
 
 SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
@@ -109,7 +109,7 @@ class Noise(Inputs):
         expected = "a positive integer, or a tuple of them"
         sizes = (shape,) if hasattr(shape, "__index__") else shape
         if not isinstance(sizes, tuple | list):
-            raise ArgumentError("shape", repr(shape), expected)
+            raise ArgumentError("shape", shown(shape), expected)
         self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
         self.scale = scale
         self.mean = mean

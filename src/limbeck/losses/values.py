@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from limbeck import outputs as forms
 from limbeck.arguments import Finite, Positive, Text, checked_arguments
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Loss, Probe, output_shape
 
@@ -140,7 +140,7 @@ class multilabel_cross_entropy(Loss):  # noqa: N801
         ):
             if (form := getattr(view, "form", "values")) in refused:
                 expected = f"'values', the {kind} of labels that do not exclude each other"
-                raise ArgumentError(argument, repr(form), expected)
+                raise ArgumentError(argument, shown(form), expected)
         super().bind(probe)
         forms.check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # one by one
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from limbeck import losses
 from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
 from limbeck.arrays import dtype_name, floating, random
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Inputs
 from limbeck.models import checks
 from limbeck.models.checks import Device, Generator
@@ -56,7 +56,7 @@ class Autoregressive(nn.Module):
         self.support = Binary(self.inputs) if support is None else support
         if type(self.support) not in SUPPORTS.values() or self.support.size != self.inputs:
             expected = f"Binary, Spins or States of {self.inputs:,} variables"
-            raise ArgumentError("support", repr(support), expected)
+            raise ArgumentError("support", shown(support), expected)
         self._dtype = floating(dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
         self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
@@ -217,7 +217,7 @@ class Autoregressive(nn.Module):
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
         codes = self.support.encode(self._flat(x))
-        if not check or torch.compiler.is_compiling():
+        if check is False or torch.compiler.is_compiling():
             return codes
         if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             with contextlib.suppress(RuntimeError):  # under vmap there are no values
@@ -263,7 +263,7 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
     expected = f"None, 'random' or a permutation of 0 … {inputs - 1}"
     if isinstance(order, str):
         if order != "random":
-            raise ArgumentError("order", repr(order), expected)
+            raise ArgumentError("order", shown(order), expected)
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
     try:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObject, checked_arguments
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.slice import Slice
@@ -99,6 +99,8 @@ class Energy(nn.Module):
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x) = −fn(x) / temperature, (n,)."""
+        if not isinstance(x, Tensor):
+            raise ArgumentError("x", shown(x), "a tensor (n, *shape)")
         energy = self.fn(x)
         if not isinstance(energy, Tensor):
             raise ArgumentError("fn", f"energies of type {type(energy).__name__}", "a tensor (n,)")

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.arrays import Batch, X, as_numbers
+from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss, Probe
@@ -78,7 +78,7 @@ class Ensemble(nn.Module):
         self.weights: Tensor | None
         self.register_buffer("weights", None)
         if weights is not None:
-            w = torch.as_tensor(weights, dtype=torch.float64, device="cpu").detach()
+            w = as_numbers(weights, "weights").to("cpu", torch.float64)
             if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
                 expected = f"{len(self)} positive finite numbers, one for each member"
                 raise ArgumentError("weights", w.tolist(), expected)
@@ -120,7 +120,7 @@ class Ensemble(nn.Module):
     def __getitem__(self, index: int) -> Member:
         r"""A member; of a BatchedMLP, an MLP with its own copy of the weights."""
         if type(index) is not int or not -len(self) <= index < len(self):
-            raise ArgumentError("index", repr(index), f"an int from 0 to {len(self) - 1}")
+            raise ArgumentError("index", shown(index), f"an int from 0 to {len(self) - 1}")
         if self._is_batch:
             return self.models.member(index)
         model = self.models[index]
@@ -132,7 +132,7 @@ class Ensemble(nn.Module):
     @classmethod
     @arg.checked_arguments
     def train_bootstrap(
-        cls, sizes: arg.UserObject[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
+        cls, sizes: arg.Items[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
         y: arg.UserObject[np.ndarray | Tensor], members: arg.Count = 30, *, epochs: arg.Count = 20,
         bootstrap: arg.Flag = True, preset: Annotated[str, arg.Choice(*PRESETS)] = "thesis",
         seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",

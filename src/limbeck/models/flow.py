@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import Count, CountFromZero, UserObject, Whole, checked_arguments
 from limbeck.arrays import random
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, is_count, matrix
 from limbeck.supports import Real
 
@@ -53,7 +53,7 @@ class Flow(Specified):
         super().__init__()
         self.dim = dim
         if isinstance(hidden, str) or not all(map(is_count, hidden)):
-            raise ArgumentError("hidden", repr(hidden), "sizes of hidden layers, as in (64, 64)")
+            raise ArgumentError("hidden", shown(hidden), "sizes of hidden layers, as in (64, 64)")
         self.hidden = tuple(map(int, hidden))
         self.transforms = transforms
         self.bins = bins

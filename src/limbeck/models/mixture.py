@@ -149,7 +149,9 @@ class GaussianMixture(Specified):
         return Mixture(components=components, logits=self.logits)
 
     @arg.checked_arguments
-    def marginal(self, variables: arg.UserObject[int | Sequence[int]]) -> GaussianMixture:
+    def marginal(
+        self, variables: Annotated[int, arg.Whole()] | arg.Items[Sequence[int]],
+    ) -> GaussianMixture:  # fmt: skip
         r"""The density of some of the variables, which is a mixture of the same kind."""
         chosen = [variables] if isinstance(variables, int) else list(variables)
         expected = f"different numbers from 0 to {self.dim - 1}"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models import checks
 from limbeck.models.checks import Device, Generator, Specified, flat
 from limbeck.outputs import FORMS, columns, log_probabilities
@@ -72,7 +72,7 @@ class Feedforward(Specified):
             raise ArgumentError("hidden", f"{len(names)} names", f"one name, or {count}")
         if "softmax" in output and sizes[-1] == 1:
             expected = "'logistic' or 'linear' with one output, where softmax is constant"
-            raise ArgumentError("output", repr(output), expected)
+            raise ArgumentError("output", shown(output), expected)
         if dtype is not None and not dtype.is_floating_point:
             raise ArgumentError("dtype", dtype, "a floating-point type")
         self.sizes, self.hidden = tuple(sizes), tuple(names)
@@ -249,7 +249,7 @@ class BatchedMLP(Feedforward):
     def member(self, index: Annotated[int, arg.Whole()]) -> MLP:
         r"""One of the nets, with its own copy of the weights."""
         if not -self.members <= index < self.members:
-            raise ArgumentError("index", repr(index), f"an int from 0 to {self.members - 1}")
+            raise ArgumentError("index", shown(index), f"an int from 0 to {self.members - 1}")
         fields = {**self.spec(), "type": "MLP"}
         del fields["members"]
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Count, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 from limbeck.models.autoregressive import Autoregressive, Order, choose
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
@@ -99,7 +99,7 @@ class NADE(Autoregressive):
         W, a, b = _weights(rbm)
         if isinstance(centre, str):
             if centre != "auto":
-                raise ArgumentError("centre", repr(centre), "'auto', None or means")
+                raise ArgumentError("centre", shown(centre), "'auto', None or means")
             centre = _means(rbm)
         support = getattr(rbm, "support", None)
         nade = cls(
@@ -149,6 +149,7 @@ class NADE(Autoregressive):
         value, pull = torch.func.vjp(lambda x: self.log_prob(x, check=False), x)[:2]
         return pull(torch.ones_like(value))[0]
 
+    @checked_arguments
     def r_products(
         self, x: Tensor, vx: Tensor | None = None, w: Tensor | None = None,
         c: Tensor | None = None, u: Tensor | None = None, b: Tensor | None = None,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, UserObject, checked_arguments, integer
-from limbeck.arrays import X, as_part
-from limbeck.errors import ArgumentError
+from limbeck.arrays import X, as_numbers
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Sizes, check_size, spec_fields
 from limbeck.models.mlp import OUTPUT_FORMS
 from limbeck.storage.files import strip_prefix
@@ -87,7 +87,7 @@ class Preprocessed(nn.Module):
                 buffers = dict.fromkeys(buffers)
             elif self.output_form not in ("values", None):
                 expected = "'values' for outputs that are shifted or scaled"
-                raise ArgumentError("output_form", repr(self.output_form), expected)
+                raise ArgumentError("output_form", shown(self.output_form), expected)
             else:
                 self.output_form = "values"
         for name, value in buffers.items():
@@ -97,7 +97,7 @@ class Preprocessed(nn.Module):
         r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
         if origin is not None:
             like = next(self.network.parameters(), torch.empty(0))
-            origin = _numbers("origin", origin).to(like.device, torch.float64, copy=True)
+            origin = as_numbers(origin, "origin").to(like.device, torch.float64, copy=True)
         self.origin = origin
         self.input_dtype = None if origin is None else torch.float64
 
@@ -190,7 +190,9 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
     names = (f"{prefix}shift", f"{prefix}scale")
     if shift is None and scale is None:
         return dict.fromkeys(names)
-    given = {n: _numbers(n, v) for n, v in zip(names, (shift, scale), strict=True) if v is not None}
+    given = {
+        n: as_numbers(v, n) for n, v in zip(names, (shift, scale), strict=True) if v is not None
+    }
     like = next(iter(given.values()))
     shift = given.get(names[0], torch.zeros_like(like))
     scale = given.get(names[1], torch.ones_like(like))
@@ -204,12 +206,6 @@ def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") 
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
     return pair
-
-
-def _numbers(argument: str, value: Any) -> Tensor:
-    r"""Finite numbers of any shape: one, or an array of them."""
-    single = not isinstance(value, list | tuple | dict) and getattr(value, "ndim", 0) == 0
-    return as_part([value], argument).values[0] if single else as_part(value, argument).values
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_part, random
+from limbeck.arrays import as_part, floating, random
 from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator, Pair
@@ -101,7 +101,7 @@ class RBM(nn.Module):
         generator: Generator = None, *, dtype: torch.dtype | None = None, device: Device = None,
     ) -> Self:  # fmt: skip
         r"""An RBM with normal weights and biases of standard deviation `scale`."""
-        sizes = (visible, hidden)
+        sizes, dtype = (visible, hidden), floating(dtype)
         # drawn on the generator's device: a CPU generator gives equal ones everywhere
         like = torch.empty(0, dtype=dtype, device="cpu" if generator is None else generator.device)
         shapes = (sizes, sizes[:1], sizes[1:])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import integer
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Generator, Specified
 
 ONE_HOT = 16  # categories up to which each has an indicator
@@ -137,7 +137,7 @@ def embedding_size(categories: int, embed: str | int) -> int:
     r"""The size of a category's embedding; 0 where each has an indicator instead."""
     expected = '"auto", "one_hot", or a whole number from 1'
     if isinstance(embed, str) and embed not in ("auto", "one_hot"):
-        raise ArgumentError("embed", repr(embed), expected)
+        raise ArgumentError("embed", shown(embed), expected)
     if embed == "one_hot" or (embed == "auto" and categories <= ONE_HOT):
         return 0
     if embed == "auto":

@@ -10,9 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import Choice, Count, Finite, Flag, UserObject, checked_arguments, choice
+from limbeck.arguments import (
+    Choice,
+    Count,
+    Finite,
+    Flag,
+    Items,
+    UserObject,
+    checked_arguments,
+    choice,
+)
 from limbeck.arrays import dtype_name
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, check_size, spec_fields
 from limbeck.storage.files import strip_prefix
 
@@ -61,7 +70,7 @@ class Trees(nn.Module):
 
     @checked_arguments
     def __init__(
-        self, trees: UserObject[Sequence[TreeArrays]], inputs: Count,
+        self, trees: Items[Sequence[TreeArrays]], inputs: Count,
         kind: Annotated[str, Choice(*KINDS)], *,
         base: UserObject[np.ndarray | Sequence[float] | None] = None, factor: Finite = 1.0,
         missing: Flag = False, dtype: torch.dtype = torch.float32,
@@ -139,9 +148,9 @@ class Trees(nn.Module):
 
     @checked_arguments
     def text(
-        self, feature_names: UserObject[Sequence[str] | None] = None,
-        class_names: UserObject[Sequence[Any] | None] = None,
-        thresholds: UserObject[Sequence[Callable[[float], str]] | None] = None,
+        self, feature_names: Items[Sequence[str]] | None = None,
+        class_names: Items[Sequence[Any]] | None = None,
+        thresholds: Items[Sequence[Callable[[float], str]]] | None = None,
     ) -> str:  # fmt: skip
         r"""The rules of a single tree as text, with each leaf's prediction and share of rows.
 
@@ -156,6 +165,8 @@ class Trees(nn.Module):
         columns = _names("feature_names", feature_names, self.inputs, "x[{}]")
         classes = _names("class_names", class_names, outputs, "{}" if outputs > 1 else "value")
         formats = thresholds or ["{:.6g}".format] * self.inputs
+        if len(formats) != self.inputs or not all(map(callable, formats)):
+            raise ArgumentError("thresholds", shown(thresholds), f"{self.inputs} functions")
         outcome = (self.base + self.value).double()
         outcome = outcome.softmax(1) if self.kind == "logits" else outcome
         outcome = outcome.sigmoid() if self.kind == "label_logits" else outcome

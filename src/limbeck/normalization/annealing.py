@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, RBMPath, base_biases
 from limbeck.normalization.bridge import fit_bridge
@@ -141,7 +141,7 @@ def temperatures(
     """
     if isinstance(schedule, str):
         if schedule != "2008":
-            raise ArgumentError("schedule", repr(schedule), ACCEPTED)
+            raise ArgumentError("schedule", shown(schedule), ACCEPTED)
         parts = ((0.0, 0.5, 500), (0.5, 0.9, 4000))
         early = [low + (high - low) * k / n for low, high, n in parts for k in range(n)]
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]

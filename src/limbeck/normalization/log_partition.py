@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from limbeck.arguments import Count, Flag, Seed, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization import densities
@@ -127,7 +127,7 @@ def log_partition(
     elif unused := {name: value for name, value in settings.items() if value is not None}:
         name, value = next(iter(unused.items()))
         expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
-        raise ArgumentError(name, repr(value), expected)
+        raise ArgumentError(name, shown(value), expected)
     if proposal is None and isinstance(method, Bridge | Importance):
         densities.check_target(target, chains=method.name == "bridge")
         device, _ = densities.place_of(target)

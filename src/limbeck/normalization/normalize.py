@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
@@ -37,12 +37,12 @@ STEPS = {"auto": 20_000, "thesis": 30_000}
 
 def _check_loss(loss: str | Loss, target: Any, force: bool) -> bool:
     r"""Refuse losses that do not go together or with the target; whether q gives the inputs."""
-    if not isinstance(loss, Loss) and loss not in NAMES:
+    if not isinstance(loss, Loss) and not (isinstance(loss, str) and loss in NAMES):
         raise ArgumentError.unknown("loss", loss, NAMES)
     names = {loss} if isinstance(loss, str) else {term.name for _, term in loss}
     if "reverse_kl" in names and len(names) > 1:
         expected = "reverse_kl alone: it is for samples of the student, the others for the target's"
-        raise ArgumentError("loss", repr(loss), expected)
+        raise ArgumentError("loss", shown(loss), expected)
     discrete = getattr(getattr(target, "support", None), "discrete", False)
     if "score_matching" in names and discrete and not force:
         expected = (

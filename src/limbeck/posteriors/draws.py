@@ -15,7 +15,7 @@ from torch import Tensor
 
 from limbeck.arguments import Count, InnerFraction, checked_arguments, integer
 from limbeck.arrays import X, as_dict
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_value
 from limbeck.samplers.diagnostics import effective_size, r_hat
 
@@ -350,16 +350,18 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
         return known
     names = [var_names] if isinstance(var_names, str) else list(var_names)
     if known == [""]:
-        raise ArgumentError("var_names", repr(names), "None for draws without names")
+        raise ArgumentError("var_names", shown(names), "None for draws without names")
     out = [name[1:] for name in names if name not in known and str(name).startswith("~")]
     if out and len(out) < len(names):
-        raise ArgumentError("var_names", repr(names), "names to take, or names to leave out by '~'")
+        raise ArgumentError(
+            "var_names", shown(names), "names to take, or names to leave out by '~'"
+        )
     for name in out or names:
         if name not in known:
             raise ArgumentError.unknown("var_names", name, known)
     chosen = [name for name in known if name not in out] if out else list(dict.fromkeys(names))
     if not chosen:
-        raise ArgumentError("var_names", repr(names), f"at least one of {', '.join(known)}")
+        raise ArgumentError("var_names", shown(names), f"at least one of {', '.join(known)}")
     return chosen
 
 

@@ -13,9 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Count, CountFromZero, UserObject, checked_arguments
+from limbeck.arguments import (
+    Choice,
+    Count,
+    CountFromZero,
+    Items,
+    Text,
+    UserObject,
+    checked_arguments,
+)
 from limbeck.arrays import as_dict, label
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import (
     Array,
     Draws,
@@ -41,7 +49,7 @@ ACCEPTED = (
 def as_draws(
     posterior: UserObject[Any],
     *,
-    var_names: UserObject[str | Sequence[str] | None] = None,
+    var_names: Text | Items[Sequence[str]] | None = None,
     burn_in: CountFromZero = 0,
     thin: Count = 1,
     dtype: torch.dtype | None = None,
@@ -76,7 +84,7 @@ def as_draws(
     Draws(4 chains of 50: alpha (2,), sigma ())
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ArgumentError("dtype", repr(dtype), "a floating type of torch, or None")
+        raise ArgumentError("dtype", shown(dtype), "a floating type of torch, or None")
     if isinstance(posterior, type):
         raise ArgumentError("posterior", f"the class {posterior.__name__}", ACCEPTED)
     if isinstance(posterior, Stream):

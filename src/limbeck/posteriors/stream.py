@@ -115,7 +115,7 @@ class Stream:
         self,
         source: arg.UserObject[Any],
         *,
-        var_names: arg.UserObject[str | Sequence[str] | None] = None,
+        var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
         burn_in: arg.CountFromZero = 0,
         thin: arg.Count = 1,
         dtype: torch.dtype | None = None,

@@ -16,7 +16,7 @@ from limbeck.arguments import CountFromZero, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.comparison import ERRORS, SMALL, decisive
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
 from limbeck.storage import Saved, as_saved
@@ -249,7 +249,7 @@ def subgroups(
         if (gap := part["differences"].get(other, {}).get(measure)) and gap[0] is not None
     ]
     if not rows:
-        raise ArgumentError("measure", repr(measure), "a measure that the report has by group")
+        raise ArgumentError("measure", shown(measure), "a measure that the report has by group")
     with axes_for(ax, (5.6, 1.1 + 0.26 * min(len(rows), GROUPS))) as ax:
         ax.set_label(_group_intervals(ax, rows, measure, other))
     return ax

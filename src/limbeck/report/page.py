@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import FilePath, Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import NOT_MEASURES
@@ -36,17 +36,18 @@ def write(folder: PathLike) -> Path:
 
 @checked_arguments
 def write_tour(
-    folders: UserObject[Sequence[str | Path]], out: PathLike, findings: UserObject[Sequence[str]],
-    *, title: Text = "A tour of limbeck", commands: UserObject[Sequence[str]] = (),
+    folders: Items[Sequence[str | Path]], out: PathLike, findings: Items[Sequence[str]],
+    *, title: Text = "A tour of limbeck", commands: Items[Sequence[str]] = (),
 ) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
     lists = {"folders": (folders, "result folders"), "findings": (findings, "sentences")}
     for argument, (items, what) in lists.items():
         if isinstance(items, str | Path) or not items:
-            raise ArgumentError(argument, repr(items), f"one or more {what}, in a list")
+            raise ArgumentError(argument, shown(items), f"one or more {what}, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    paths = [FilePath()("folders", folder) for folder in folders]
+    reports = [document(read(path), f"p{number}-") for number, path in enumerate(paths, 1)]
     page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
     return _write(Path(out), page)
 

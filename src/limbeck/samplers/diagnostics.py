@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Number, UserObject, Whole, checked_arguments
+from limbeck.arguments import Items, Number, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, shown
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 MIN_CHAINS = 20  # below, only their own series can be tested
@@ -213,7 +213,7 @@ class RunningDiagnostics:
 
     @checked_arguments
     def __init__(
-        self, names: UserObject[Sequence[str] | None] = None, blocks: Annotated[int, Whole(4)] = 64,
+        self, names: Items[Sequence[str]] | None = None, blocks: Annotated[int, Whole(4)] = 64,
     ) -> None:  # fmt: skip
         self.blocks = blocks
         if self.blocks % 2:
@@ -232,9 +232,15 @@ class RunningDiagnostics:
         try:
             x = torch.as_tensor(draws).detach().double()
         except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("draws", repr(draws), "numbers (chains, dim)") from None
+            raise ArgumentError("draws", shown(draws), "numbers (chains, dim)") from None
         shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
-        if len(shape) != 2 or 0 in shape or (expected and shape != expected):
+        if (
+            len(shape) != 2
+            or 0 in shape
+            or x.is_meta
+            or x.is_sparse
+            or (expected and shape != expected)
+        ):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
             received = f"{len(self.names)} names"

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Flag, FromZero, UserObject, checked_arguments
+from limbeck.arguments import Choice, Flag, FromZero, Function, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.supports import Discrete
 
@@ -19,7 +19,7 @@ ORDERS = ("fixed", "random")
 @torch.no_grad()
 @checked_arguments
 def sweep(
-    log_density: UserObject[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
+    log_density: Function[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
     generator: torch.Generator | None = None, *, beta: FromZero = 1.0,
     order: Annotated[str, Choice(*ORDERS)] = "fixed", reverse: Flag = False,
     known: Tensor | None = None,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Count, CountFromZero, Flag, Seed, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.progress import tracked
 
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
@@ -61,7 +61,7 @@ class Slice:
         expected = f"a finite number above zero, or {self.dim} of them"
         widths = _tensor("width", width, expected, x.dtype).to(x.device)
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
-            raise ArgumentError("width", repr(width), expected)
+            raise ArgumentError("width", shown(width), expected)
         self.width = widths.expand(self.dim).contiguous()
         self.max_steps_out, self.tune = max_steps_out, tune
         if generator is None:
@@ -214,4 +214,4 @@ def _tensor(
     try:
         return torch.as_tensor(value, dtype=dtype).detach().clone()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(argument, repr(value), expected) from None
+        raise ArgumentError(argument, shown(value), expected) from None

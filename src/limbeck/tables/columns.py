@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from limbeck.arguments import choice
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.records import read_record
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def column_of(spec: Mapping[str, Any]) -> Column:
             received = f"scale {column.scale:g}, step {column.step:g}, low {column.low:g}"
             raise ArgumentError(where, received, "a scale above 0, a step from 0, low up to high")
         if column.kind == "date" and unit not in TICKS:
-            raise ArgumentError(f"{where}.dtype", repr(column.dtype), "a type of dates")
+            raise ArgumentError(f"{where}.dtype", shown(column.dtype), "a type of dates")
         return column
     if not 0 <= column.frequent <= column.gone or column.frequent == column.unknown:
         expected = f"a code from 0 to {column.gone}, but for {column.unknown}"

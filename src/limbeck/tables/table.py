@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from limbeck.arguments import (
-    Auto,
+    Choice,
     Count,
     Dict,
     Fraction,
@@ -91,7 +91,8 @@ class Table:
         options = {"categories": categories, "drop": drop}
         chosen = {a: [v] if isinstance(v, str) else list(v) for a, v in options.items()}
         for argument, listed in chosen.items():
-            if unknown := [name for name in listed if name not in frame.columns]:
+            known = set(frame.columns)
+            if unknown := [n for n in listed if not isinstance(n, Hashable) or n not in known]:
                 raise ArgumentError.unknown(argument, unknown[0], map(str, frame.columns))
         names = [name for name in frame.columns if name not in chosen["drop"]]
         if not names or not len(frame):
@@ -178,7 +179,10 @@ class Table:
 
     @checked_arguments
     def encoder(
-        self, embed: Count | Auto = "auto", *, generator: torch.Generator | None = None
+        self,
+        embed: Count | Annotated[str, Choice("auto", "one_hot")] = "auto",
+        *,
+        generator: torch.Generator | None = None,
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
 
@@ -203,6 +207,8 @@ class Table:
         """
         tensors = isinstance(data, Mapping) and all(isinstance(v, Tensor) for v in data.values())
         parts = dict(data) if tensors else self.encode(data)
+        if tensors:
+            self.to_frame(parts)  # which refuses tensors of another table
         return TableMunge(self, parts, swap=swap, local_variance=local_variance, seed=seed)
 
     def spec(self) -> dict[str, Any]:

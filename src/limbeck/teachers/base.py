@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, Flag, UserObject, checked_arguments
 from limbeck.arrays import Batch, X, as_dict, rows
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 from limbeck.evaluation import View, close_taps, depends_on_inputs
 from limbeck.teachers.keys import to_numpy
 
@@ -229,7 +229,7 @@ def infer_form(argument: str, who: str, raw: object, form: str, needs: str, n: i
             expected = f'{argument}="logits", "probabilities" or "log_probabilities"'
         raise ArgumentError(argument, received, f"{expected}, which this loss needs")
     if needs == "density" and of_classes:
-        raise ArgumentError(argument, repr(form), "log densities, which this loss needs")
+        raise ArgumentError(argument, shown(form), "log densities, which this loss needs")
     if form == "auto":
         form = "log_density" if needs == "density" else "values"
     # several axes are for losses that know which axis holds the classes

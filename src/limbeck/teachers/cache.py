@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from limbeck.arguments import Choice, Count, PathLike, checked_arguments
-from limbeck.errors import ArgumentError, CheckpointError, rename_argument
+from limbeck.errors import ArgumentError, CheckpointError, rename_argument, shown
 from limbeck.storage import disk
 from limbeck.storage.files import differences
 from limbeck.storage.records import encode
@@ -68,7 +68,7 @@ class TeacherCache:
             kind: The kind of numbers: "values", or any other name.
         """
         if not isinstance(teacher, str) or not teacher:
-            raise ArgumentError("cache_key", repr(teacher), "a string that stands for the teacher")
+            raise ArgumentError("cache_key", shown(teacher), "a string that stands for the teacher")
         partial = self.top_k is not None and kind == "values" and self.top_k < shape[0]
         top_k = self.top_k if partial else None
         about = {

@@ -3,20 +3,25 @@ r"""Out-of-fold labels, for teachers that were fitted to the rows; and true labe
 from __future__ import annotations
 
 import warnings
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_arguments
+from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select, to_numpy
+from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
 from limbeck.teachers.query import label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
 
+@checked_arguments
 def out_of_fold(
-    teacher: RowTeacher, X: object, y: object, folds: int = 5, seed: int = 0, progress: bool = True
-) -> Array:
+    teacher: UserObject[RowTeacher], X: UserObject[object], y: UserObject[object],
+    folds: Annotated[int, Whole(2)] = 5, seed: Seed = 0, progress: Flag = True,
+) -> Array:  # fmt: skip
     r"""The targets (n, K) of clones of a teacher, each at the rows that it was not fitted to."""
     X = as_rows(X)
     n = count(X)
@@ -48,9 +53,11 @@ def out_of_fold(
     return result
 
 
+@checked_arguments
 def mix_labels(
-    targets: ArrayLike, labels: object, weight: float, classes: ArrayLike | None = None
-) -> Array:
+    targets: UserObject[ArrayLike], labels: UserObject[object], weight: Fraction,
+    classes: UserObject[ArrayLike | None] = None,
+) -> Array:  # fmt: skip
     r"""Targets (n, K) and labels together: (1 − weight) · targets + weight · labels if there."""
     targets = np.asarray(targets, np.float64)
     y = as_labels(labels, len(targets))
@@ -77,7 +84,7 @@ def mix_labels(
 
 def as_labels(labels: object, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
-    array = np.asarray(to_numpy(labels))
+    array = as_plain_array(labels, "labels")
     if array.ndim == 0 or len(array) != n:
         received = f"{len(array)} labels" if array.ndim else repr(labels)
         raise ArgumentError("labels", received, f"one for each of {n} rows")

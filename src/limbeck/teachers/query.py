@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
@@ -88,7 +88,7 @@ class _Session:
         for kind in kinds if isinstance(kinds, tuple) else (kinds,):
             if not (isinstance(kind, type) and issubclass(kind, Exception)):
                 expected = "an exception class, or a tuple of such"
-                raise ArgumentError("retry_on", repr(kinds), expected)
+                raise ArgumentError("retry_on", shown(kinds), expected)
         keys = row_keys(X)
         self.rows, self.inverse = distinct(keys)
         self.keys = keys[self.rows]

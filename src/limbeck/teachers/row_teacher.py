@@ -15,7 +15,7 @@ from torch import nn
 
 from limbeck import outputs as forms
 from limbeck.arguments import choice
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.teachers.base import Opaque
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
 from limbeck.teachers.keys import as_given, as_rows, count, first_rows, to_numpy
@@ -213,7 +213,7 @@ def _names(classes: Names) -> np.ndarray:
     r"""Names of classes as an array, each once."""
     names = np.asarray(classes)
     if isinstance(classes, str) or names.ndim != 1 or not names.size:
-        raise ArgumentError("classes", repr(classes), "a list of names")
+        raise ArgumentError("classes", shown(classes), "a list of names")
     if names.tolist() != list(classes):  # names of several types, which NumPy would make strings
         names = np.array(list(classes), dtype=object)
     if len(set(names.tolist())) < len(names):

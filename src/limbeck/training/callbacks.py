@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from limbeck.arguments import PathLike, Text, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.arguments import Listed, PathLike, Text, UserObject, checked_arguments
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -49,7 +49,7 @@ class _Function(Callback):
     def __init__(self, function: EntryFunction) -> None:
         if not callable(function) or isinstance(function, type):
             expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", repr(function), expected)
+            raise ArgumentError("callbacks", shown(function), expected)
         self.function = function
 
     def on_evaluation(self, entry: Mapping[str, float]) -> None:
@@ -60,7 +60,7 @@ def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
     if value is None:
         return ()
-    values: Iterable[Any] = value if isinstance(value, Iterable) else [value]
+    values = Listed()("callbacks", value) if isinstance(value, Iterable) else [value]
     return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
 
 

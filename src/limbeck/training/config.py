@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.outputs import FORMS
 from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
@@ -81,11 +81,15 @@ class Training:
         if self.patience is not None and self.held_out is None:
             expected = "held-out inputs, since patience watches the loss on them"
             raise ArgumentError("held_out", None, expected)
+        if self.update is not None and not callable(getattr(self.update, "bind", None)):
+            raise ArgumentError("update", shown(self.update), "an Update, or None")
         metrics: object = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
-            raise ArgumentError("metrics", repr(metrics), "a dict of functions of the student")
+            raise ArgumentError("metrics", shown(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
-            raise ArgumentError("metrics", repr(name), "names that the history does not use itself")
+            raise ArgumentError(
+                "metrics", shown(name), "names that the history does not use itself"
+            )
         callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
         return replace(self, callbacks=callbacks)
 

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad
 
 from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
 from limbeck.storage import checkpoints, files
 from limbeck.storage.records import check
@@ -175,7 +175,7 @@ class Run:
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
         if not isinstance(reason, str) or not reason:
-            raise ArgumentError("reason", repr(reason), "a text with the reason")
+            raise ArgumentError("reason", shown(reason), "a text with the reason")
         if self.stop_reason is None and self._stopping is None:
             self._stopping = (reason, error)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, label, rows
-from limbeck.errors import ArgumentError, InexactTeacherError
+from limbeck.errors import ArgumentError, InexactTeacherError, shown
 from limbeck.evaluation import View, close_taps
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
@@ -78,7 +78,7 @@ class Objective(nn.Module):
         needs = {term.needs for term in self.terms} - {""}
         if len(needs) > 1:
             expected = "losses on one kind of outputs: classes, values or densities"
-            raise ArgumentError("loss", repr(self.loss), expected)
+            raise ArgumentError("loss", shown(self.loss), expected)
         need = next(iter(needs), "")
         self._refuse_biased_and_dependent()
         batch = as_batch(self.inputs.probe(8))

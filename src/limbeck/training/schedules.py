@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Positive, Remainder, Share, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 __all__ = [
     "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
@@ -87,7 +87,7 @@ def as_schedule(value: UserObject[str | Schedule | None]) -> Schedule:
         return NAMES[value]()
     if not callable(value):
         expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
-        raise ArgumentError("schedule", repr(value), expected)
+        raise ArgumentError("schedule", shown(value), expected)
     return value
 
 

@@ -13,9 +13,10 @@ import torch
 
 from limbeck import outputs as forms
 from limbeck.arguments import choice
+from limbeck.arrays import as_plain_array
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError
 
 TASKS = ("classification", "multilabel", "regression")
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
@@ -115,10 +116,7 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
 
 
 def _array(values: object) -> np.ndarray:
-    try:
-        return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-    except Exception:  # of whatever the values are
-        raise ArgumentError("y", shown(values), "an array") from None
+    return as_plain_array(values, "y")
 
 
 def _finite(argument: str, values: np.ndarray) -> np.ndarray:
