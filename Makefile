@@ -12,7 +12,7 @@ DEV := $(VENV)/.installed-dev
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench \
-	fuzz clean distclean
+	fuzz faults clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,14 @@ bench: $(RUN) ## time one step of the loop
 
 fuzz: $(DEV) ## call everything public with wrong arguments, 50,000 times
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --workers $(WORKERS) $(ARGS)
+
+# Then the tests of teachers that fail, of signals, of closed pipes and of two processes at once.
+FAULTS = tests/storage tests/security tests/cli/test_interruption.py tests/cli/test_lock.py \
+	tests/cli/test_app.py tests/compression/test_bad_input.py tests/teachers/test_cache.py
+
+faults: $(DEV) ## crash every writer at every operation, damage 1,000 files, kill 100 processes
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m tests.faults $(ARGS)
+	$(PYTEST) $(FAULTS)
 
 clean: ## remove caches and builds
 	rm -rf build dist htmlcov site test-artifacts .hypothesis .mypy_cache .pytest_cache .ruff_cache

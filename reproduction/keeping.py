@@ -32,7 +32,7 @@ def read(
         raise CheckpointError(
             f"out: {path} was made otherwise: {'; '.join(found)}; expected: another folder"
         )
-    model = from_spec(about["spec"], path)
+    model = from_spec(about["spec"], path, tensors)
     files.copy_into(model.state_dict(), tensors, path)
     return model.to(device).eval(), about.get("seconds", 0.0)
 

@@ -1,7 +1,7 @@
 r"""Disks that fail, processes that die and files that rot, for tests of what is written.
 
-`python -m tests.faults` runs the long form: every crash point of every writer, 1,000 damaged files
-and 100 processes that are killed.
+`python -m tests.faults` runs the long form: every crash point of every writer, 1,000
+damaged files, 100 processes that are killed, and a full disk.
 """
 
 from __future__ import annotations
@@ -216,6 +216,35 @@ def killed(name: str, writer: Writer, place: Path, draw: random.Random) -> None:
     assert not [path for path in folder.parent.rglob("*") if disk.is_own(path.name)]
 
 
+def full_disk(writer: Writer, place: Path) -> int | None:
+    r"""Save onto a real disk with less and less room; the number of saves that failed.
+
+    The old version must be left whole. None where no small disk can be mounted.
+    """
+    versions = saved_versions(writer, place / "copies")
+    disk_place, failures = place / "disk", 0
+    disk_place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk_place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        return None
+    try:
+        for room in range(0, 80_000, 4096):
+            folder, filler = disk_place / "x", disk_place / "filler"
+            writer.save(folder, 0)
+            filler.write_bytes(bytes(max(0, shutil.disk_usage(disk_place).free - room)))
+            try:
+                writer.save(folder, 1)
+            except (lb.LimbeckError, OSError):
+                failures += 1
+                assert writer.load(folder) == versions[0], f"{room} bytes of room"
+            else:
+                assert writer.load(folder) == versions[1]
+            filler.unlink()
+    finally:
+        subprocess.run(["umount", str(disk_place)], check=True)
+    return failures
+
+
 def main() -> None:
     from tests.storage.writers import CHECKED, WRITERS
 
@@ -237,6 +266,14 @@ def main() -> None:
             title = draw.choice(list(WRITERS))
             killed(title, WRITERS[title], root / f"killed-{number}", draw)
         print(f"{options.kills} processes killed; nothing was lost")
+        for title in CHECKED:
+            failures = full_disk(WRITERS[title], root / f"{title}-full")
+            text = (
+                "no small disk can be mounted here"
+                if failures is None
+                else (f"a full disk refused {failures} of 20 saves; the old version was whole")
+            )
+            print(f"{title}: {text}")
 
 
 if __name__ == "__main__":

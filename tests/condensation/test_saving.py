@@ -167,5 +167,5 @@ def test_only_results_of_condense_take_a_function(tmp_path):
 def test_a_damaged_file_is_named(result, tmp_path, damage):
     result.save(tmp_path)
     (tmp_path / ABOUT).write_text(damage)
-    with pytest.raises(CheckpointError, match=r"condensed\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"condensation\.json"):
         lb.load(tmp_path)

@@ -81,7 +81,7 @@ def test_columns_of_a_table_are_told_for_each_format(tmp_path):
     df = pd.DataFrame({"a|b": [1.0, 2.0, np.nan, 3.0], "town": ["x", "y", "x", "y"]})
     result = lb.compress(
         lambda rows: np.asarray(rows["town"] == "x", float), df, student=(2,), inputs="data",
-        steps=2, size=4, task="regression", device="cpu", progress=False,
+        steps=2, pool=4, task="regression", device="cpu", progress=False,
     )  # fmt: skip
     assert "| a&#124;b | (n, 1) float32 |" in card(result, "s.onnx", "onnx")
     assert r"| a&#124;b\_\_missing | (n,) bool |" in card(result, "s.pt2", "pt2")

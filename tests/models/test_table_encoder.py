@@ -99,7 +99,7 @@ def test_a_spec_gives_an_encoder_that_takes_the_weights():
     assert again.spec() == net.spec()
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(X), net(X))
-    with refused("spec", expected=r"what TableEncoder\.spec\(\) gives"):
+    with refused("spec", expected=r"the result of TableEncoder\.spec\(\)"):
         TableEncoder.from_spec({"type": "MLP"})
 
 

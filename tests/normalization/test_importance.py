@@ -94,7 +94,7 @@ def test_a_few_samples_are_too_few(samples):
 
 def test_weights_of_which_one_counts_are_not_trusted():
     found = weight_doubts(torch.cat([torch.zeros(5000), torch.tensor([20.0])]), "weights")
-    assert "are worth 1 equal ones" in found[0]
+    assert "effective number of weights is 1" in found[0]
 
 
 @pytest.mark.parametrize(

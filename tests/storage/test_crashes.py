@@ -18,7 +18,7 @@ from tests.faults import Killed, crash_points, faulty_disk, killed
 from tests.storage.writers import WRITERS, load_command, save_command
 
 CASES = [(name, before) for name in WRITERS for before in (True, False)]
-SLOW = [("page", False), ("command", True), ("command", False)]  # commands are tested below
+SLOW = [("page", False), ("page", True), ("command", True), ("command", False)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,12 @@ def save_before(out, before):
 
 @pytest.mark.parametrize(
     ("before", "kill"),
-    [("nothing", True), ("a result", True), ("an unfinished run", True), ("a result", False)],
+    [
+        ("nothing", True),
+        ("a result", True),
+        ("an unfinished run", True),
+        pytest.param("a result", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_command_is_never_refused_after_a_crash(tmp_path, before, kill):
     r"""With --overwrite it starts again; without, it resumes, or repeats its own result."""

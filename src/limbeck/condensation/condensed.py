@@ -187,8 +187,9 @@ class Condensed(Result):
 
     @classmethod
     def from_files(
-        cls, saved: Files, student: nn.Module | None = None, *, predict: Predict | None = None
-    ) -> Condensed:
+        cls, saved: Files, student: nn.Module | None = None, *,
+        predict: UserObject[Predict | None] = None,
+    ) -> Condensed:  # fmt: skip
         r"""A result of the files of a saved one; arguments as of `load`."""
         folder, path = saved.folder, saved.path(ABOUT)
         about = saved.fields(ABOUT, FIELDS)

@@ -297,8 +297,9 @@ class SampleBag(nn.Module):
 
     @classmethod
     def from_tensors(
-        cls, predict: Callable[..., Distribution], structure: Structure, tensors: dict[str, Tensor]
-    ) -> Self:
+        cls, predict: UserObject[Callable[..., Distribution]], structure: Structure,
+        tensors: UserObject[dict[str, Tensor]],
+    ) -> Self:  # fmt: skip
         r"""A bag of the sizes of a saved one, whose tensors are to be loaded into it."""
         free = tensors.get("free", torch.empty(0))
         if free.ndim != 2 or not free.numel() or free.shape[1] != structure.dim:

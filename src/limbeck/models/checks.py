@@ -92,7 +92,7 @@ class Specified(nn.Module):
     fields: ClassVar[Mapping[str, Any]] = {}  # their types
 
     @staticmethod
-    def least_size(fields: Mapping[str, Any]) -> int:
+    def _least_size(fields: Mapping[str, Any]) -> int:
         r"""How many numbers a module with these fields has, at least."""
         raise NotImplementedError
 
@@ -108,5 +108,5 @@ class Specified(nn.Module):
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
         fields = spec_fields(cls, spec, cls.fields)
-        check_size(cls.least_size(fields), most)
+        check_size(cls._least_size(fields), most)
         return cls(**fields, **options)

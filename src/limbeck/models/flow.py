@@ -72,7 +72,7 @@ class Flow(Specified):
         self.to(dtype)
 
     @staticmethod
-    def least_size(fields: Mapping[str, Any]) -> int:
+    def _least_size(fields: Mapping[str, Any]) -> int:
         # a net for each transform, from the variables to 3 · bins − 1 numbers of each
         sizes = (fields["dim"], *fields["hidden"], fields["dim"] * (3 * fields["bins"] - 1))
         count = sum(before * after for before, after in itertools.pairwise(sizes))

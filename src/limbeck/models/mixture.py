@@ -227,7 +227,7 @@ class GaussianMixture(Specified):
         return mixture_em.fit_em(self, x, weights, **options)
 
     @staticmethod
-    def least_size(fields: Mapping[str, Any]) -> int:
+    def _least_size(fields: Mapping[str, Any]) -> int:
         matrices = gaussians.has_matrices(fields["covariance"], fields["dim"])
         below = fields["dim"] * (fields["dim"] - 1) // 2 if matrices else 0
         return fields["components"] * (fields["dim"] + below)

@@ -96,7 +96,7 @@ class Feedforward(Specified):
         return forms.get(self.output, "values")
 
     @staticmethod
-    def least_size(fields: Mapping[str, Any]) -> int:
+    def _least_size(fields: Mapping[str, Any]) -> int:
         pairs = itertools.pairwise(fields["sizes"])
         return fields.get("members", 1) * sum(inputs * outputs for inputs, outputs in pairs)
 
@@ -123,7 +123,7 @@ class Feedforward(Specified):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         fields = checks.spec_fields(cls, spec, cls.fields) | options
-        checks.check_size(cls.least_size(fields), most)
+        checks.check_size(cls._least_size(fields), most)
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 

@@ -98,7 +98,7 @@ class TableEncoder(Specified):
         self.width = len(self.numbers) + indicators + sum(size for _, size in embedded)
 
     @staticmethod
-    def least_size(fields: Mapping[str, Any]) -> int:
+    def _least_size(fields: Mapping[str, Any]) -> int:
         sizes = [
             (size, embedding_size(max(0, size), fields["embed"]))
             for _, size, _ in fields["categories"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from limbeck.errors import CheckpointError
 from limbeck.storage import files, folders
+from limbeck.storage.records import damaged
 
 FORMAT = "limbeck-checkpoint-1"
 NAME = re.compile(r"checkpoint-(\d{1,18})\.safetensors")
@@ -57,8 +58,12 @@ def write(
 def steps(folder: Path) -> list[int]:
     r"""The steps of a folder's checkpoints, the last one first."""
     manifest = folders.read_manifest(folder)
-    names = () if manifest is None or manifest.kind != "checkpoint" else manifest.files
-    return sorted((int(match[1]) for match in map(NAME.fullmatch, names) if match), reverse=True)
+    numbers = []
+    for name in () if manifest is None else manifest.files:
+        if (match := NAME.fullmatch(name)) is None:
+            raise damaged(folder / folders.MANIFEST, f"names a file {name!r}")
+        numbers.append(int(match[1]))
+    return sorted(numbers, reverse=True)
 
 
 def read(folder: Path) -> Checkpoint | None:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,9 +20,9 @@ LOCK = re.compile(r"\..+\.lock")
 LOCK_SECONDS = 10.0  # for which a writer waits for another
 
 
-def pending_path(path: Path, token: str, kind: str = "new") -> Path:
-    r"""Where a file is written before it takes its place."""
-    return path.with_name(f".{path.name}.{token}.{kind}")
+def pending_name(name: str, token: str, kind: str = "new") -> str:
+    r"""The name of a file before it takes its place."""
+    return f".{name}.{token}.{kind}"
 
 
 def new_token() -> str:
@@ -73,8 +73,12 @@ def create(path: Path, content: Iterable[Any]) -> int:
 def flush(descriptors: Sequence[int]) -> None:
     r"""Wait until files are on the disk, all at the same time, and close them."""
     try:
-        with ThreadPoolExecutor(8) as pool:  # one after the other takes as many times longer
-            list((pool.map if len(descriptors) > 1 else map)(os.fsync, descriptors))
+        # one after the other takes as many times longer
+        with ThreadPoolExecutor(8) if len(descriptors) > 1 else nullcontext() as pool:
+            others = [pool.submit(os.fsync, each) for each in descriptors[1:]] if pool else []
+            os.fsync(descriptors[0])
+            for other in others:
+                other.result()
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -117,7 +121,7 @@ def remove_empty(folder: Path) -> None:
 def remove_tree(path: Path) -> None:
     r"""Remove a folder with all that is in it; it is gone at once, or still whole."""
     if path.is_dir():
-        gone = pending_path(path, new_token())
+        gone = path.parent / pending_name(path.name, new_token())
         os.replace(path, gone)
         remove(gone)
 
@@ -134,7 +138,7 @@ def remove_pending(folder: Path, kind: str = "new", name: str | None = None) -> 
 def write_file(path: Path, content: Content | Iterable[Any]) -> None:
     r"""Write a file, completely or not at all; it replaces another of that name."""
     make_folder(path.parent)
-    pending = pending_path(path, new_token(), "tmp")
+    pending = path.parent / pending_name(path.name, new_token(), "tmp")
     try:
         flush([create(pending, (content,) if isinstance(content, bytes) else content)])
         replace(pending, path)

@@ -99,6 +99,8 @@ def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, 
             # large ones are not copied; torch takes its own structures to be aligned
             aligned = last - first > 2**20 and (start + first) % 16 == 0
             tensors[name] = (part if aligned else part.clone()).view(dtype).reshape(shape)
+        if len(content) != start + sum(tensor.nbytes for tensor in tensors.values()):
+            raise ValueError("it has another size than its header says")
         return tensors, {str(name): str(value) for name, value in metadata.items()}
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         # a header that is nested too deep raises a RuntimeError

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,9 +119,7 @@ def _commit(
                     raise ArgumentError("folder", received, f"a new folder for {KINDS[kind]}")
                 kind = old.kind if add else kind
                 _settle(folder, old)
-            new = _write_pending(folder, kind, content, old, keep)
-            disk.flush_folder(folder)
-            _settle(folder, new, own=True)
+            _settle(folder, _write_pending(folder, kind, content, old, keep), own=True)
     except OSError as error:
         reason = f"cannot write into {folder} ({error}); what it held is untouched"
         if isinstance(error, TimeoutError):
@@ -137,17 +135,18 @@ def _write_pending(
     r"""Write new files under pending names, and commit them by replacing the manifest."""
     token, present = disk.new_token(), {} if old is None else old.files
     entries = {n: entry for n, entry in present.items() if n not in content and keep(n)}
-    paths = [disk.pending_path(folder / name, token) for name in (*content, MANIFEST)]
+    paths = [folder / disk.pending_name(name, token) for name in (*content, MANIFEST)]
     open_files: list[int] = []
     try:
-        with ThreadPoolExecutor(1) as pool:  # digests are computed while files are written
-            digests = pool.map(_record, content.values())
+        with ThreadPoolExecutor(1) as pool:  # digests of large files are computed meanwhile
+            large = sum(map(disk.size_of, content.values())) > 2**22
+            digests = (pool.map if large else map)(_record, content.values())
             for path, part in zip(paths, content.values(), strict=False):
                 open_files.append(disk.create(path, disk.buffers(part)))
             entries |= dict(zip(content, digests, strict=True))
         obsolete = {n: e for n, e in present.items() if n not in entries}
         new = Manifest(FORMAT, kind, token, limbeck.__version__, entries, obsolete)
-        open_files.append(disk.create(paths[-1], (encode(asdict(new)),)))
+        open_files.append(disk.create(paths[-1], (encode(new),)))
         flushed, open_files = open_files, []
         disk.flush(flushed)
         disk.replace(paths[-1], folder / MANIFEST)
@@ -166,21 +165,22 @@ def _write_pending(
 
 def _settle(folder: Path, manifest: Manifest, own: bool = False) -> None:
     r"""Complete a commit: files take their own names, obsolete and pending ones are removed."""
+    present = set(os.listdir(folder))
     for name in manifest.files:
-        pending = disk.pending_path(folder / name, manifest.token)
-        if pending.exists():
+        if (pending := disk.pending_name(name, manifest.token)) in present:
+            present.remove(pending)
             try:
-                disk.replace(pending, folder / name)
+                disk.replace(folder / pending, folder / name)
             except OSError as error:
                 reason = f"is complete, but {name} could not take its name ({error})"
                 raise CheckpointError(f"folder: {folder} {reason}; save it again") from error
     for name, entry in manifest.obsolete.items():
         # a later writer checks that it is not another file that the user has put there since
         with suppress(OSError):
-            path = folder / name
-            if own or _record([disk.read(path)]) == entry:
-                disk.remove(path)
-    disk.remove_pending(folder)
+            if own or (name in present and _record([disk.read(folder / name)]) == entry):
+                disk.remove(folder / name)
+    if any(name.endswith(".new") for name in present):
+        disk.remove_pending(folder)
 
 
 def remove(folder: str | Path) -> None:
@@ -260,7 +260,7 @@ def read(
                 if every or name in names:
                     size = _at(folder, manifest, name, os.lstat).st_size
                     if size != entry.bytes:
-                        what = f"has {size:,} bytes; expected {entry.bytes:,}"
+                        what = f"has {size:,} bytes; {MANIFEST} says {entry.bytes:,}"
                         raise damaged(folder / name, what)
             content = {n: _read_checked(folder, manifest, n) for n in manifest.files if n in names}
             return Files(folder, frozenset(manifest.files), content)
@@ -286,11 +286,12 @@ def _at(folder: Path, manifest: Manifest, name: str, use: Callable[[Path], R]) -
     path = folder / name
     try:
         try:
-            return use(disk.pending_path(path, manifest.token))
+            return use(folder / disk.pending_name(name, manifest.token))
         except FileNotFoundError:
             return use(path)
     except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror or error})") from error
+        reason = f"which {MANIFEST} names, cannot be read ({error.strerror or error})"
+        raise damaged(f"{path},", reason) from error
 
 
 def _read_checked(folder: Path, manifest: Manifest, name: str) -> bytearray:

@@ -19,8 +19,8 @@ fields_of = functools.cache(get_type_hints)  # it is slow
 
 
 def encode(value: object) -> bytes:
-    r"""A value as a JSON file."""
-    return (json.dumps(value, indent=1) + "\n").encode()
+    r"""A value as a JSON file; a dataclass as its fields."""
+    return (json.dumps(value, indent=1, default=vars) + "\n").encode()
 
 
 def decode(content: bytes | bytearray, path: Path) -> Any:
@@ -65,7 +65,7 @@ def check(hint: Any, value: Any, path: Path, field: str = "") -> Any:
     return value
 
 
-def damaged(path: Path, what: str) -> CheckpointError:
+def damaged(path: Path | str, what: str) -> CheckpointError:
     r"""The error about a file that is not as limbeck has written it."""
     advice = "it is damaged or was changed: restore it from a copy, or make it again"
     return CheckpointError(f"folder: {path} {what}; {advice}")
