@@ -257,8 +257,11 @@ SLOW = {"export.export", "export.to_onnx", "export.to_pt2", "Result.export", "Co
         "Condensed.export"}  # fmt: skip
 READERS: dict[str, Any] = {}
 LEFT_OUT = {
-    *(f"{name}.{method}" for method in ("forward", "log_probabilities") for name in ("MLP", "BatchedMLP", "Ensemble", "Preprocessed", "Trees",
-                                     "SampleBag")),  # called by torch, in every step
+    *(
+        f"{name}.{method}"
+        for method in ("forward", "log_probabilities")
+        for name in ("MLP", "BatchedMLP", "Ensemble", "Preprocessed", "Trees", "SampleBag")
+    ),  # called by torch, in every step
     "MLflow", "TensorBoard",  # need further packages
     "DistilledClassifier.set_params", "DistilledRegressor.set_params", "export.quietly",
     "export.of_result", "schedules.same_until", "page.document", "Portable.like", "Portable.rows",

@@ -206,7 +206,7 @@ def test_a_marginal_is_the_density_of_the_rest_integrated_out(covariance):
 
 @pytest.mark.parametrize("variables", [[], [0, 0], 3, -1, [0, 5], True])
 def test_a_marginal_is_of_variables_that_are_there(variables):
-    with refused("variables", expected="different numbers"):
+    with refused("variables", expected="different numbers|a list"):
         random_mixture(2, 3).marginal(variables)
 
 
@@ -238,8 +238,13 @@ def test_covariances_can_be_given_in_short():
         ([-0.5, 1.5], [[0, 0], [1, 1]], [1, 1], "weights: expected"),
         ([1.0], [[0, 0], [1, 1]], [1, 1], r"weights: expected shape \(2,\).*, got shape \(1,\)"),
         ([0.5, 0.5], [0, 1], [1, 1], r"means: expected shape \(2, 2\).*, got shape \(2,\)"),
-        ([0.5, 0.5], [[0, math.nan], [1, 1]], [1, 1], "means: expected .*, got NaN or infinity"),
-        ([0.5, 0.5], "far", [1, 1], "means: expected a tensor or an array.*, got a str"),
+        (
+            [0.5, 0.5],
+            [[0, math.nan], [1, 1]],
+            [1, 1],
+            "means: expected finite numbers.*, got 1 NaN",
+        ),
+        ([0.5, 0.5], "far", [1, 1], "means: expected an array.*, got a str"),
         (
             [0.5, 0.5],
             [[0, 0], [1, 1]],

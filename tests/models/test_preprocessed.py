@@ -326,10 +326,13 @@ def test_bad_specs(change) -> None:
             lambda: Preprocessed(net(), SHIFT, SCALE[:2]),
             r"scale: expected .*, got shape \(2,\) beside \(3,\)",
         ),
-        (lambda: Preprocessed(net(), SHIFT * math.nan), "shift: expected .*, got NaN or infinity"),
+        (
+            lambda: Preprocessed(net(), SHIFT * math.nan),
+            "shift: expected finite numbers.*, got 3 NaN",
+        ),
         (
             lambda: Preprocessed(net(), out_scale=[math.inf]),
-            "out_scale: expected .*, got NaN or infinity",
+            "out_scale: expected finite numbers.*, got 1 NaN",
         ),
         (lambda: Preprocessed(net(), output_form="logit"), "output_form: .*did you mean 'logits'"),
         (

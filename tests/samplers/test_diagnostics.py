@@ -119,7 +119,7 @@ def test_the_size_is_positive_finite_and_free_of_scale(chains, draws, seed, scal
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_series_that_are_no_numbers_are_refused(bad):
     for function in (effective_size, r_hat):
-        with refused("series", "nothing, NaN or infinite"):
+        with refused("series", "1 NaN or infinite"):
             function(torch.tensor([[1.0, bad, 2.0, 3.0]]))
 
 

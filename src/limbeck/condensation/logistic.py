@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from torch.special import log_ndtr
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_numbers
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 
 METHODS = ("quadrature", "mackay")
 NARROW = 2.0  # the variance up to which Gauss–Hermite quadrature is the better of two rules
@@ -121,7 +120,15 @@ def log_moments(mean: Tensor, variance: Tensor, nodes: int = 32) -> tuple[Tensor
 
 def finite(argument: str, value: object) -> Tensor:
     r"""An argument's numbers in double precision, all of them finite."""
-    return as_numbers(value, argument).double()
+    try:
+        value = value.to_numpy() if hasattr(value, "to_numpy") else value
+        x = torch.as_tensor(value).detach().to(torch.float64)
+        finite = bool(x.isfinite().all())
+    except Exception:  # of whatever the value is; of a tensor without data or with few operations
+        raise ArgumentError(argument, shown(value), "numbers") from None
+    if not finite:
+        raise ArgumentError(argument, "NaN or infinite numbers", "finite numbers")
+    return x
 
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # of means and variances (n,)

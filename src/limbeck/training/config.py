@@ -94,7 +94,8 @@ class Training:
         return replace(self, callbacks=callbacks)
 
 
-def choose_device(device: str | torch.device) -> torch.device:
+@arg.checked_arguments
+def choose_device(device: arg.Device | arg.Auto) -> torch.device:
     r"""The device by name; "auto" is a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
