@@ -217,14 +217,20 @@ def judge(error: Exception) -> Outcome:
     if isinstance(error, NameError) and frames[-1].filename == "<call>":
         raise error  # a mistake in the table of values
     arity = isinstance(error, TypeError) and re.search(ARITY, str(error))  # of such a function
-    if arity or frames[-1].filename in (
-        "<call>",
-        values.__file__,
+    last = within[-1] if within else frames[-1]
+    module = "torch/nn/modules" in frames[-1].filename and "limbeck/models" not in last.filename
+    if (
+        arity
+        or module
+        or frames[-1].filename
+        in (
+            "<call>",
+            values.__file__,
+        )
     ):  # of a function that the call passes
         return Outcome("own", error=message)
     if "can't allocate memory" in message or "Storage size calculation overflowed" in message:
         return Outcome("memory", error=message)
-    last = within[-1] if within else frames[-1]
     place = f"{Path(last.filename).as_posix().rpartition('src/')[2]}:{last.lineno}"
     return Outcome("foreign", place, message)
 

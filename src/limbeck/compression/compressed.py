@@ -3,7 +3,7 @@ r"""The result of `compress`: a student that predicts the user's class names, an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -314,7 +314,7 @@ def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:
         raise ArgumentError("groups", names, "a dict of arrays, where X is no data frame")
     columns = {}
     for name in names:
-        if name not in X.columns:
+        if not isinstance(name, Hashable) or name not in X.columns:
             raise ArgumentError.unknown("groups", name, map(str, X.columns))
         zoned = getattr(X[name].dtype, "tz", None) is not None  # dates, which become local time
         columns[str(name)] = np.asarray(X[name].dt.tz_localize(None) if zoned else X[name])

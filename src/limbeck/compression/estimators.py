@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import X
+from limbeck.arrays import X, as_plain_array
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
@@ -239,7 +239,7 @@ class Distilled(BaseEstimator):
         r"""Labels as an array; checked as scikit-learn does if the teacher is fitted to them."""
         if y is None:
             return None
-        labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+        labels = as_plain_array(y, "y")
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = column_or_1d(labels, warn=True)
         if not strict:

@@ -151,7 +151,8 @@ class Supports:
         supports: Any = {} if support is None else support
         known: list[Any] = ["", *range(structure.dim)] if structure.vector else [*structure.names]
         if structure.vector and not isinstance(supports, Mapping):
-            supports = dict.fromkeys(known[:1] if support == "simplex" else known[1:], support)
+            simplex = isinstance(support, str) and support == "simplex"
+            supports = dict.fromkeys(known[:1] if simplex else known[1:], support)
         if not isinstance(supports, Mapping):
             raise ArgumentError("support", shown(support), "a dict of supports by variable")
         for name in supports:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
-from limbeck.arrays import dtype_name, floating, random
+from limbeck.arrays import as_part, dtype_name, floating, random
 from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Inputs
 from limbeck.models import checks
@@ -145,7 +145,7 @@ class Autoregressive(nn.Module):
             options: Further settings of `limbeck.distill`.
         """
         if hasattr(data, "__array__"):
-            events = data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+            events = as_part(data, "data").values
             data = self.support.check(events.to(self._like().dtype), "data")
         training = Training.from_options(options, (), type(self).fit, steps=steps)
         return train(None, self, data, losses.kl(), training)

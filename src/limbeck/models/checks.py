@@ -41,7 +41,7 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
     vectors = vectors and width == 1
     if isinstance(x, Tensor) and vectors and x.ndim == 1:
         x = x.unsqueeze(1)
-    dense = isinstance(x, Tensor) and x.layout == torch.strided
+    dense = isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
     if not isinstance(x, Tensor) or not dense or x.ndim != 2 or x.shape[1] != width:
         received = f"shape {tuple(x.shape)}, {x.layout}" if isinstance(x, Tensor) else str(type(x))
         expected = f"a tensor of shape (n, {width})" + (" or (n,)" if vectors else "")

@@ -131,7 +131,7 @@ class DeepNADE(Autoregressive):
             if nade.mean is not None:
                 model.mean.copy_(nade.mean)
             if samples is not None:
-                if not len(samples):
+                if samples.dim() == 0 or not len(samples):
                     raise ArgumentError("samples", "no events", "one or more events")
                 codes = nade.support.encode(model._flat(samples.to(like.device, like.dtype)))
                 mean = model._features(codes).mean(0).view_as(model.mean)

@@ -241,6 +241,8 @@ class Trees(nn.Module):
 
 def _check_arrays(tree: TreeArrays, inputs: int, argument: str) -> None:
     r"""Refuse arrays of different lengths, and links that are not those of one tree."""
+    if not isinstance(tree, TreeArrays):
+        raise ArgumentError(argument, shown(tree), "a TreeArrays")
     left, right, feature = (np.asarray(a) for a in (tree.left, tree.right, tree.feature))
     size = len(left)
     if size == 0 or left.dtype.kind not in "iu" or {len(array) for array in tree} != {size}:

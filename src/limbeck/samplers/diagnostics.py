@@ -219,7 +219,11 @@ class RunningDiagnostics:
         self.blocks = blocks
         if self.blocks % 2:
             raise ArgumentError("blocks", blocks, "an even number from 4")
-        self.names = None if names is None else [str(name) for name in names]
+        self.names = (
+            None
+            if names is None
+            else [name if isinstance(name, str) else shown(name) for name in names]
+        )
         self._full, self._partial, self._length = 0, 0, 1  # blocks, draws in the next, in each
         self._mean = self._squares = torch.empty(0)  # (blocks, chains, dim)
 

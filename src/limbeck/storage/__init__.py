@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from limbeck.arguments import choice
+from limbeck.arguments import FilePath, choice
 from limbeck.errors import ArgumentError
 from limbeck.storage import files, folders, records
 from limbeck.storage.disk import Content
@@ -90,7 +90,7 @@ def as_saved(saved: object) -> Saved:
     if not isinstance(saved, str | Path | Saved):
         expected = "a saved result, as limbeck.storage.read gives it"
         raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
-    return saved if isinstance(saved, Saved) else read(saved)
+    return saved if isinstance(saved, Saved) else read(FilePath()("saved", saved))
 
 
 def check_content(content: object, folder: str | Path) -> dict[str, Any]:

@@ -263,7 +263,7 @@ def as_loss(
     r"""A loss by name; "auto" depends on the form of the outputs, evaluated if not declared."""
     if isinstance(loss, Loss):
         return loss
-    if loss == "auto":
+    if isinstance(loss, str) and loss == "auto":
         forms = {teacher.form, output_form("student_output", student, student_output)}
         if teacher.form == "values":
             return losses.square_error()
