@@ -323,7 +323,8 @@ def test_code_like_columns_are_named_with_what_changes_it(tmp_path):
     assert result.notes[0] in str(report)
     again = lb.Compressed.load(result.save(tmp_path / "saved"))
     assert again.notes == result.notes
-    assert result.notes[0] in (result.export(tmp_path / "student") / "card.md").read_text()
+    card = (result.export(tmp_path / "student") / "card.md").read_text()
+    assert markdown(result.notes[0]) in card
     table = lb.Table(df, categories=["trade0"])
     assert lb.compress(teacher, df, table=table, inputs="data", **QUICK).notes == []
 

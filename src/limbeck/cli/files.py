@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limbeck import numpy_files
 from limbeck.errors import ArgumentError, LimbeckError
 
 if TYPE_CHECKING:  # --help must not wait for these
@@ -198,6 +197,8 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
     try:
         import pandas as pd
 
+        from limbeck.numpy_files import check_expansion
+
         separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
         if separator is not None:
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -208,9 +209,7 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
         about = importlib.import_module("pyarrow.parquet").read_metadata(path)
         sizes = [about.row_group(k).total_byte_size for k in range(about.num_row_groups)]
         claimed = max(sum(sizes), 8 * about.num_rows * about.num_columns)
-        numpy_files.check_expansion(
-            claimed, path, free=2**32
-        )  # equal values take no space in such files
+        check_expansion(claimed, path, free=2**32)  # equal values take no space in such files
         return pd.read_parquet(path)
     except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
         needed = "pandas" if error.name == "pandas" else "pyarrow"
@@ -219,6 +218,8 @@ def _read_table(path: Path, suffix: str) -> pd.DataFrame:
 
 def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     import numpy as np
+
+    from limbeck import numpy_files
 
     if not is_numpy_file(path):
         raise ValueError("it is not a NumPy file")

@@ -56,7 +56,10 @@ def encode(
 
 
 def _bytes(tensor: Tensor) -> Any:
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    flat = tensor.reshape(-1)
+    if flat.stride() != (1,):  # of one number, which counts as contiguous all the same
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy()
 
 
 def digest_of(about: str, tensors: Mapping[str, Tensor]) -> str:
