@@ -162,7 +162,7 @@ def test_the_card_of_a_table_says_what_the_program_takes(of_tables, tmp_path):
     card = (tmp_path / "t.pt2.md").read_text()
     assert "does not take raw columns" in card
     assert "| town | (n,) int64 | the number of the category: 0 is 'Leith', 1 is 'Perth'" in card
-    assert f"| {markdown('gaps__missing')} | (n,) bool | whether `gaps` is missing |" in card
+    assert f"| {markdown('gaps__missing')} | (n,) bool | whether gaps is missing |" in card
     assert "less 17" in card  # the origin of the column that is far from zero
 
 

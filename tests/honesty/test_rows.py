@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import limbeck as lb
+from limbeck.text import markdown
 
 pd = pytest.importorskip("pandas")
 
