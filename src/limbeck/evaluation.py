@@ -230,7 +230,8 @@ def evaluate(
     """
     if not callable(model) or isinstance(model, type):
         raise ArgumentError("model", shown(model), "a module, or a function of tensors")
-    if not all(isinstance(part, Tensor) for part in (x.values() if isinstance(x, dict) else [x])):
+    parts = x.values() if isinstance(x, dict) else [x]
+    if not all(isinstance(part, Tensor) and not part.is_meta for part in parts):
         raise ArgumentError("x", shown(x), "a tensor (n, ...), or a dict of such")
     for name in [quantities] if isinstance(quantities, str) else quantities:
         choice("quantities", name, ("derivatives", "values"))

@@ -129,6 +129,8 @@ class Discrete(Support):
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         r"""The events number start … stop−1 of all q^size, (stop − start, *shape)."""
+        if stop < start:
+            raise ArgumentError("stop", stop, f"a whole number from start, {start}")
         numbers = torch.arange(start, stop, device=device)
         digits = [numbers // self.count**k % self.count for k in reversed(range(self.size))]
         return self.decode(torch.stack(digits, 1).to(dtype)).reshape(-1, *self.shape)

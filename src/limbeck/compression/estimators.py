@@ -119,7 +119,8 @@ class Distilled(BaseEstimator):
         options = dict(self.options or {})
         names = ("teacher_output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
-        teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
+        with as_argument_error("X"):
+            teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": int(seed)}
         for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")

@@ -205,7 +205,7 @@ def condense_density(
     student = request.student
     training = replace(request.training, held_out=request.held_out)
     parameters: Iterable[inspect.Parameter] = ()
-    with contextlib.suppress(TypeError, ValueError):  # a function without a signature
+    with contextlib.suppress(TypeError, ValueError, RecursionError):  # without a signature
         parameters = inspect.signature(request.predict).parameters.values()
     required = [p for p in parameters if p.default is p.empty]
     if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required) > 1:

@@ -293,6 +293,9 @@ class OutputFamily:
 
     def distribution(self, logs: Tensor) -> Bernoulli | Categorical:
         r"""The distribution of log probabilities (n, K)."""
+        if logs.ndim != 2:
+            received = f"inputs at which predictions have the shape {tuple(logs.shape)}"
+            raise ArgumentError("x", received, "inputs (n, ...)")
         if self.kind == "Bernoulli":
             return Bernoulli(logits=logs[:, 1] - logs[:, 0])
         return Categorical(logits=logs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from limbeck.arguments import FromZero, PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import Choice, FromZero, PathLike, Text, UserObject, checked_arguments
 from limbeck.environment import environment
+from limbeck.errors import shown
 from limbeck.export.files import MARK, TOLERANCE
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
 from limbeck.export.portable import Portable, portable
@@ -60,8 +61,9 @@ DOUBTS = {
 
 @checked_arguments
 def card(
-    thing: UserObject[object], path: PathLike = "student.onnx", format: Text = "onnx",
-    worst: FromZero | None = None, *, report: UserObject[object] = None, title: Text | None = None,
+    thing: UserObject[object], path: PathLike = "student.onnx",
+    format: Annotated[str, Choice("onnx", "pt2", "numpy")] = "onnx", worst: FromZero | None = None,
+    *, report: UserObject[object] = None, title: Text | None = None,
 ) -> str:  # fmt: skip
     r"""The model card of a result or a module, as Markdown.
 
@@ -84,7 +86,8 @@ def card(
         doubts.append("Categories that are not in the training data are treated as unknown.")
     fidelity = "No report was passed to the export: run `result.report(...)` on other rows."
     if report is not None:
-        fidelity = markdown_block(str(report).strip(), "text")
+        text = str(report) if hasattr(report, "sentence") else shown(report)
+        fidelity = markdown_block(text.strip(), "text")
     origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
     blocks = [
         f"# {markdown(title or f'Distilled {model.name}')}",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limbeck.arguments import PathLike, UserObject, checked_arguments
+from limbeck.arguments import Dict, PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
@@ -128,7 +128,7 @@ def _deep_logits(model: Any, features: Tensor) -> Tensor:
 
 @checked_arguments
 def to_onnx(
-    student: nn.Module, path: PathLike, input_shape: UserObject[dict[str, list[int]] | None]
+    student: nn.Module, path: PathLike, input_shape: Dict[dict[str, list[int]]] | None
 ) -> Path:
     r"""Write a module of one tensor as an ONNX file with a free batch size.
 

@@ -206,7 +206,7 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
         if isinstance(which, str | bool) or not isinstance(which, int | np.integer) or not columns:
-            received = f"{which!r} for X of shape {tuple(x.shape)}"
+            received = f"{shown(which)} for X of shape {tuple(x.shape)}"
             expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
             raise ArgumentError("categorical", received, expected)
         if not -columns <= which < columns:

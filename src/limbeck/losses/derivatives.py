@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Choice, Count, UserObject, checked_arguments, choice
-from limbeck.arrays import Batch, X, floats
+from limbeck.arrays import Batch, X, as_numbers, floats
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
@@ -111,8 +111,8 @@ class directional_error(Loss):  # noqa: N801
             choice("directions", directions, ("random",))
         if isinstance(targets, str):
             choice("targets", targets, ("teacher",))
-        if isinstance(directions, Tensor) and not directions.isfinite().all():
-            raise ArgumentError("directions", "NaN or infinity", "finite directions")
+        if isinstance(directions, Tensor):
+            as_numbers(directions, "directions")
         self.directions, self.targets, self.domain = directions, targets, domain
         from_teacher = isinstance(targets, str)
         self.compares = ("classes" if domain == "log" else "values") if from_teacher else ""

@@ -145,7 +145,7 @@ def temperatures(
         parts = ((0.0, 0.5, 500), (0.5, 0.9, 4000))
         early = [low + (high - low) * k / n for low, high, n in parts for k in range(n)]
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]
-    if isinstance(schedule, int) or not hasattr(schedule, "__len__"):
+    if not hasattr(schedule, "__len__") or getattr(schedule, "ndim", 1) == 0:
         count = arg.integer("schedule", schedule, ACCEPTED, least=2)
         even = [k / (count - 1) for k in range(1, count - 1)]
         if spacing == "sigmoid":
@@ -153,7 +153,8 @@ def temperatures(
         elif spacing == "geometric":
             even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
         return [0.0, *even, 1.0]
-    betas = [arg.number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in schedule]
+    several: Any = schedule
+    betas = [arg.number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in several]
     rising = all(a < b for a, b in itertools.pairwise(betas))
     if len(betas) < 2 or not rising or betas[0] != 0 or betas[-1] != 1:
         first = ", ".join(f"{beta:g}" for beta in betas[:5])

@@ -29,12 +29,12 @@ ACCEPTED = "an array of real numbers"
 def as_array(value: object, argument: str) -> Array:
     r"""The numbers of one variable, not copied: of a tensor, or of whatever NumPy can read."""
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_complex():
+        if value.layout != torch.strided or value.is_complex() or value.is_meta:
             raise ArgumentError(argument, f"a {value.layout} tensor of {value.dtype}", ACCEPTED)
         return value.detach()
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as reason:
+    except Exception as reason:  # of whatever the value is
         received = f"a {type(value).__name__} that is no array ({reason})"
         raise ArgumentError(argument, received, ACCEPTED) from None
     if np.ma.is_masked(value):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Choice, Flag, FromZero, Function, checked_arguments
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.supports import Discrete
 
 ORDERS = ("fixed", "random")
@@ -48,6 +48,8 @@ def sweep(
     n, q = len(x), support.count
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
+    if not isinstance(present, Tensor) or present.shape != (n,):
+        raise ArgumentError("log_density", f"values {shown(present)}", f"a tensor ({n},)")
     worst = present
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
     sites = list(range(support.size - 1, -1, -1) if reverse else range(support.size))

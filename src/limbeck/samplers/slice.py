@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, CountFromZero, Flag, Seed, UserObject, checked_arguments
+from limbeck.arguments import (
+    Count,
+    CountFromZero,
+    Flag,
+    Function,
+    Seed,
+    UserObject,
+    checked_arguments,
+)
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.progress import tracked
 
@@ -41,7 +49,7 @@ class Slice:
 
     @checked_arguments
     def __init__(
-        self, log_density: UserObject[Callable[[Tensor], Tensor]], start: UserObject[Numbers],
+        self, log_density: Function[Callable[[Tensor], Tensor]], start: UserObject[Numbers],
         width: UserObject[Numbers] = 1.0, *, seed: Seed = 0,
         generator: torch.Generator | None = None, max_steps_out: Count = 1000, tune: Flag = True,
     ) -> None:  # fmt: skip
@@ -55,7 +63,7 @@ class Slice:
             x = x.to(torch.get_default_dtype())
         if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
             raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
-        if not x.isfinite().all():
+        if x.is_meta or not x.isfinite().all():
             raise ArgumentError("start", "NaN or infinite numbers", expected)
         self._x, (self.chains, self.dim) = x, x.shape
         expected = f"a finite number above zero, or {self.dim} of them"

@@ -176,6 +176,8 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
         return value
     if value is None:
         return Teacher(None)
+    if isinstance(value, type):
+        raise ArgumentError("teacher", f"the class {value.__name__}", "an object of the class")
     model: Any = value
     for method, form in (("predict_proba", "probabilities"), ("predict", "values")):
         if not isinstance(model, nn.Module) and hasattr(model, method):

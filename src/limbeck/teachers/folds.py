@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_plain_array
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.query import label_rows
+from limbeck.teachers.query import TeacherError, label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
 
@@ -40,7 +40,13 @@ def out_of_fold(
     fold = _folds(strata, len(first), folds, seed)[inverse]
     result = np.zeros((n, teacher.outputs))
     for k in tracked(range(folds), "refitting the teacher", progress):
-        clone = teacher.refit(select(X, known[fold != k]), y[fold != k])
+        others = known[fold != k]
+        try:
+            clone = teacher.refit(select(X, others), y[fold != k])
+        except LimbeckError:
+            raise
+        except Exception as error:  # the teacher's own
+            raise TeacherError.of(error, "the rows of a fold", others) from error
         inside = known[fold == k]
         answers = label_rows(clone, select(X, inside), progress=False)
         columns = np.arange(teacher.outputs)
