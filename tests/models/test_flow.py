@@ -101,7 +101,7 @@ def test_it_is_a_student_of_distill():
         (lambda: Flow(2, (0,)), "hidden: expected"),
         (lambda: Flow(2, bins=1), "bins: expected .*, got 1"),
         (lambda: Flow(2).log_prob(torch.zeros(3, 4)), r"x: expected .*, got shape \(3, 4\)"),
-        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x: expected .*, got ndarray"),
+        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x: expected .*, got .*ndarray"),
         (lambda: Flow(2).start_from(torch.eye(3)[:, [0, 0]] * 0 + 5), "variable 0 never changes"),
         (lambda: Flow.from_spec({"type": "Flow"}), "spec: expected"),
     ],

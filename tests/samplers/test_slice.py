@@ -329,7 +329,7 @@ def test_widths_that_are_none_are_refused(width):
 
 def test_other_arguments_that_are_none_are_refused():
     x = torch.zeros(3, 2)
-    with refused("log_density", "a float"):
+    with refused("log_density", "1.0"):
         Slice(1.0, x)
     with refused("max_steps_out", "0"):
         Slice(normal, x, max_steps_out=0)
