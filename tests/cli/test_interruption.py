@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -215,7 +216,10 @@ def test_a_real_interruption_of_a_real_process(limbeck, here, number):
     command = [sys.executable, "-m", "limbeck.cli", *words, *often]
     threads = str(torch.get_num_threads())  # the bits of sums are those of as many threads
     environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": threads}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # nohup would ignore one
+    )  # fmt: skip
     while not (LOOP / "manifest.json").exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
