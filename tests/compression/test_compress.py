@@ -93,7 +93,7 @@ def test_a_student_that_is_its_own_teacher_is_refused():
 
 def test_the_student_on_labels_is_announced_and_trained_once(cancer, capsys):
     forest, X, y, X_test, _ = cancer
-    result = compress(forest, X, (4,), **QUICK | {"steps": 20, "progress": True})
+    result = compress(forest, X, "tree", **QUICK | {"pool": 500, "progress": True})
     assert "labels alone" not in capsys.readouterr().err
     first = result.report(X_test, labels=y, time=False).measures["baseline"]
     assert capsys.readouterr().err.count("training the same student on the labels alone") == 1
