@@ -187,3 +187,10 @@ def test_records_and_modules_are_copied_and_pickled_as_before():
     assert type(bridge.samples) is int
     net = lb.MLP(3, np.int64(2))
     assert copy.deepcopy(net).sizes == pickle.loads(pickle.dumps(net)).sizes == (3, 2)
+
+
+def test_of_several_wrong_arguments_the_first_is_named():
+    with refused("steps"):
+        lb.distill(None, lb.MLP(2, 2), torch.zeros(3, 2), steps=0, seed=-1, device="moon")
+    with refused("seed"):
+        lb.distill(None, lb.MLP(2, 2), torch.zeros(3, 2), seed=-1, steps=0, device="moon")

@@ -178,7 +178,7 @@ class Instance(Converter):
         raise RefusedError
 
 
-class Callback(Converter):
+class FunctionObject(Converter):
     r"""A function, or any other object that can be called (but no class)."""
 
     expected = "a function"
@@ -282,7 +282,7 @@ Remainder = Annotated[float, Number(0, below=1)]  # without 1
 Flag = Annotated[bool, Truth()]
 Text = Annotated[str, Instance(str, "text")]
 Auto = Annotated[str, Choice("auto")]
-Function = Annotated[T, Callback()]
+Function = Annotated[T, FunctionObject()]
 PathLike = Annotated[str | Path, FilePath()]
 Device = Annotated[str | torch.device, DeviceName()]
 DType = Annotated[torch.dtype, FloatType()]
@@ -311,7 +311,7 @@ def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
     owners = function.__mro__ if isinstance(function, type) else ()
     called = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     function = inspect.unwrap(called)
-    found: dict[str, Converter | None] = {}
+    converters: dict[str, Converter | None] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         annotation, scope = parameter.annotation, getattr(function, "__globals__", {})
         annotation = Any if annotation is parameter.empty else annotation
@@ -319,10 +319,11 @@ def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
             if inspect.get_annotations(owner).get(name, function) is annotation:
                 scope = vars(sys.modules[owner.__module__])
                 break
-        if isinstance(annotation, str):  # names that only a type checker imports stand for Any
+        if isinstance(annotation, str):  # of limbeck's own source, never of a file
+            # names that only a type checker imports stand for Any
             annotation = eval(annotation, {}, defaultdict(lambda: Any, vars(builtins) | scope))
-        found[name] = converter_of(annotation)
-    return found
+        converters[name] = converter_of(annotation)
+    return converters
 
 
 def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,15 +349,16 @@ def _checked(function: Checked, declares: Callable[..., Any]) -> Checked:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not converters:
-            found = {name: each for name, each in declared(declares).items() if each is not None}
-            converters.update(found or {"": AsGiven()})
+            known = {name: each for name, each in declared(declares).items() if each is not None}
+            converters.update(known or {"": AsGiven()})
         values = list(args)
         for index, value in enumerate(args):
             name = named[index] if index < len(named) else rest
             if name in converters:
                 values[index] = converters[name](name, value)
-        for name in kwargs.keys() & converters.keys():
-            kwargs[name] = converters[name](name, kwargs[name])
+        for name in kwargs:  # in their order: of several wrong ones, the first is named
+            if name in converters:
+                kwargs[name] = converters[name](name, kwargs[name])
         return function(*values, **kwargs)
 
     checked.checks_arguments = True  # type: ignore[attr-defined]

@@ -127,7 +127,7 @@ def _digits(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def _compress(tour: Tour) -> Rows:
     r"""Train an ensemble of nets on digits, and distil it in several ways."""
     X, y, X_test, y_test = _digits(tour.generator())
-    few, rows = len(X) // 10, Rows()
+    tenth, rows = len(X) // 10, Rows()
 
     def measure(name: str, model: MLP | Ensemble, images: int, seconds: float) -> None:
         logs, taught = (
@@ -153,7 +153,7 @@ def _compress(tour: Tour) -> Rows:
         "CE": losses.cross_entropy(), "DSE": losses.derivative_error(), "CE + DSE": both,
         "labels alone": losses.label_cross_entropy(),
     }  # fmt: skip
-    for images in (len(X), few):
+    for images in (len(X), tenth):
         inputs = Dataset(X[:images], y[:images])
         for name, loss in ways.items():
             tour.console.print(f"Distilling from {images} images: {name} …")
@@ -162,10 +162,10 @@ def _compress(tour: Tour) -> Rows:
             result = distill(teacher, student, inputs, loss, **options)
             measure(name, student, images, result.seconds)
     finding = show_compression(tour, rows)
-    tour.console.print(f"The same in one call, with a report: lb.compress, from {few} images …")
+    tour.console.print(f"The same in one call, with a report: lb.compress, from {tenth} images …")
     options = {"inputs": "data", "loss": both, "steps": tour.steps, **tour.training}
-    small = compress(teacher, X[:few], STUDENT[1:-1], **options)
-    tour.add("compress", small, finding, X=X_test, y=y_test, labels=y[:few])
+    small = compress(teacher, X[:tenth], STUDENT[1:-1], **options)
+    tour.add("compress", small, finding, X=X_test, y=y_test, labels=y[:tenth])
     return rows
 
 

@@ -83,10 +83,10 @@ def _check_values(distribution: Any, argument: str) -> None:
             raise ArgumentError(argument, received, fault[1])
 
 
-def _fault(name: str, value: Tensor, alone: bool) -> tuple[str, str] | None:
+def _fault(name: str, value: Tensor, binary: bool) -> tuple[str, str] | None:
     r"""What is wrong with the values of a parameter, and what is expected."""
     finite = value.isfinite()
-    if name == "logits" and not alone:  # a class may be impossible
+    if name == "logits" and not binary:  # a class may be impossible
         finite |= value == -torch.inf
     if not bool(finite.all()):
         return f"with {int((~finite).sum())} that are NaN or infinite", "finite numbers"
@@ -97,7 +97,7 @@ def _fault(name: str, value: Tensor, alone: bool) -> tuple[str, str] | None:
     if name in ("probs", "weights"):
         if low < -TOLERANCE or high > 1 + TOLERANCE:
             return between, "probabilities, between 0 and 1"
-        if not alone and bool(((value.sum(-1) - 1).abs() > TOLERANCE).any()):
+        if not binary and bool(((value.sum(-1) - 1).abs() > TOLERANCE).any()):
             return f"with the sum {value.sum(-1).flatten()[0].item():.4g}", "numbers with the sum 1"
     if name == "scale" and low <= 0:
         return between, "numbers above zero"

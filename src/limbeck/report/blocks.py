@@ -207,12 +207,12 @@ def counted(number: int) -> str:
     return words[number] if number < len(words) else str(number)
 
 
-def about(document: Document, alone: bool = True) -> str:
+def about(document: Document, single: bool = True) -> str:
     r"""The line above the title: date and hardware, and for a single result seed and time."""
     content = document.content
     environment = content["circumstances"]
     parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]
-    texts = {"seed": "seed {}", "seconds": "{:,.1f} s"} if alone else {}
+    texts = {"seed": "seed {}", "seconds": "{:,.1f} s"} if single else {}
     parts += [text.format(content[n]) for n, text in texts.items() if content[n] is not None]
     return " · ".join(parts)
 

@@ -67,7 +67,7 @@ def _plain(value: object) -> Any:
 
 
 def _categorical(series: pd.Series, about: dict[str, Any]) -> Category:
-    r"""The column of a categorical dtype, whose categories are all kept, used or not."""
+    r"""The column of a categorical dtype, with all its categories, used or not."""
     dtype = series.dtype
     categories = tuple(map(_plain, dtype.categories))
     _check(categories, about)
@@ -178,8 +178,8 @@ def is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
     common = np.flatnonzero(count >= 5)
     count = count[common]
     rows = int(count.sum())
-    few = 4 <= len(common) <= rows / 10  # counts and amounts mostly have more values
-    if not few or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
+    is_code = 4 <= len(common) <= rows / 10  # counts and amounts mostly have more values
+    if not is_code or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
         return False
     mean, square = (  # (K, values)
         np.stack([np.bincount(place, column**power)[common] / count for column in y.T])

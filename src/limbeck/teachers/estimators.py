@@ -172,7 +172,7 @@ class BoosterTeacher(RawTeacher):
         if not known and spec.task == "auto":
             received = f"'auto', for a model of the objective {self.objective!r}"
             raise ArgumentError("task", received, '"classification", "multilabel" or "regression"')
-        self.probable = known and task != "regression"  # whether it is asked for probabilities
+        self.probable = known and task != "regression"  # whether it predicts probabilities
         raw = self.raw(first_rows(X, "what the model gives"))
         form = "logits" if self.library == "xgboost" else "probabilities"
         self.kind = OutputKind(str(task), form if self.probable else "values")

@@ -189,7 +189,7 @@ class CSVLogger(Logger):
         write_file(self.path, text.getvalue().encode())
 
 
-TAG = "limbeck.run"  # by which the run is found again when it resumes
+TAG = "limbeck.run"  # by which a resumed run recognises its log
 MAX_CHARACTERS = 500  # of a parameter, which every version of MLflow takes
 
 

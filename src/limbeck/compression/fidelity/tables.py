@@ -293,7 +293,7 @@ def _baseline(report: Fidelity) -> str:
     r"""How the same student does without a teacher, overall and by the main measure."""
     gaps = report.differences.get("baseline", {})
     overall = [name for name in ("accuracy", "r2", "agreement", "teacher_r2") if name in gaps][:1]
-    texts = []
+    outcomes: dict[str, list[str]] = {}
     for name in dict.fromkeys([*overall, *({report.main} & gaps.keys())]):
         gap = gaps[name]
         outcome = "does less well" if gap.value > 0 else "does better"
@@ -302,9 +302,10 @@ def _baseline(report: Fidelity) -> str:
         elif abs(gap.value) <= 2 * gap.std_error:
             outcome = "does as well"
         value = _value(report, "baseline", name)
-        texts.append(f"{outcome} ({measure_title(report, name)} {value})")
-    if not texts:
+        outcomes.setdefault(outcome, []).append(f"{measure_title(report, name)} {value}")
+    if not outcomes:
         return ""
+    texts = [f"{outcome} ({', '.join(values)})" for outcome, values in outcomes.items()]
     return f"; trained on the labels alone, the same student {' and '.join(texts)}"
 
 
