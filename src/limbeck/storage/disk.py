@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,14 +71,10 @@ def create(path: Path, content: Iterable[Any]) -> int:
 
 
 def flush(descriptors: Sequence[int]) -> None:
-    r"""Wait until files are on the disk, all at the same time, and close them."""
+    r"""Wait until files are on the disk, and close them."""
     try:
-        # one after the other takes as many times longer
-        with ThreadPoolExecutor(8) if len(descriptors) > 1 else nullcontext() as pool:
-            others = [pool.submit(os.fsync, each) for each in descriptors[1:]] if pool else []
-            os.fsync(descriptors[0])
-            for other in others:
-                other.result()
+        for descriptor in descriptors:
+            os.fsync(descriptor)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -154,16 +150,38 @@ def lock(path: Path, seconds: float | None = None) -> Iterator[None]:
 
     It raises a TimeoutError if another holds it for so many seconds, by default `LOCK_SECONDS`.
     """
-    from filelock import FileLock
+    import fcntl
 
     file = path.with_name(f".{path.name}.lock")
-    held = FileLock(file, thread_local=False)
-    held.acquire(timeout=LOCK_SECONDS if seconds is None else seconds, poll_interval=0.01)
+    deadline = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
+    while (descriptor := _try_lock(file)) is None:
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"{path} is locked by another process")
+        time.sleep(0.01)
     try:
         yield
     finally:
         try:
-            with suppress(OSError):  # where open files cannot be removed
+            with suppress(OSError):
                 os.unlink(file)
         finally:
-            held.release()
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child process has inherited it
+            os.close(descriptor)
+
+
+def _try_lock(file: Path) -> int | None:
+    r"""The descriptor of a lock file that is now held, or None if another holds it."""
+    import fcntl
+
+    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.lstat(file)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):  # held, or removed by its last holder
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
