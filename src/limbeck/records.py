@@ -3,21 +3,23 @@ r"""Values of JSON as typed fields and dataclasses; an error names the field tha
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NewType, TypeVar
 
 from limbeck.errors import ArgumentError, CheckpointError
 
 T = TypeVar("T")
+AnyNumber = NewType("AnyNumber", float)  # which may be infinite or NaN, as losses may
 MAX_DEPTH = 16  # of lists and dicts inside each other; limbeck writes at most 8
 WORDS = {
     bool: "true or false", int: "a whole number below 2**63", float: "a finite number",
-    str: "a string", types.NoneType: "null", list: "a list", tuple: "a list",
+    AnyNumber: "a number", str: "a string", types.NoneType: "null", list: "a list", tuple: "a list",
 }  # fmt: skip
 
 
@@ -49,9 +51,12 @@ def check_depth(value: T, where: str) -> T:
     raise ArgumentError(where, "lists or dicts nested too deep", f"{MAX_DEPTH} levels")
 
 
+_hints = functools.cache(typing.get_type_hints)  # it is slow
+
+
 def read_record(kind: type[T], value: object, where: str) -> T:
     r"""A dataclass from the dict of its fields; those with a default may be left out."""
-    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)  # type: ignore[arg-type]
+    hints, fields = _hints(kind), dataclasses.fields(kind)  # type: ignore[arg-type]
     missing = dataclasses.MISSING
     optional = {f.name for f in fields if f.default is not missing or f.default_factory != missing}
     return kind(**read_fields(value, {f.name: hints[f.name] for f in fields}, where, optional))
@@ -89,6 +94,8 @@ def read_value(value: Any, kind: Any, where: str) -> Any:
     if origin is dict:
         return {name: read_value(v, parts[1], f"{where}.{name}") for name, v in value.items()}
     if origin in (list, tuple):
+        if parts[0] is AnyNumber and all(type(item) is float for item in value):
+            return value  # a long history
         each = parts[:1] * len(value) if origin is list or parts[-1] is ... else parts
         if len(each) != len(value):
             raise ArgumentError(where, f"{len(value)} values", f"{len(each)} values")
@@ -108,6 +115,8 @@ def _matches(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping)
     if kind in (int, float) and isinstance(value, int):
         return not isinstance(value, bool) and abs(value) < 2**63
+    if kind is AnyNumber:
+        return type(value) in (int, float)
     finite = not isinstance(value, float) or math.isfinite(value)
     return kind is Any or (isinstance(value, kind) and finite)
 

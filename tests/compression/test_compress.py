@@ -84,7 +84,11 @@ def test_a_module_is_trained_in_place(cancer, inputs):
 
 def test_a_student_that_is_its_own_teacher_is_refused():
     teacher, X = nn.Linear(3, 2), np.random.default_rng(0).normal(size=(60, 3)).astype("f")
-    for given in (teacher, [teacher, nn.Linear(3, 2)]):
+
+    def wrapped(x):
+        return teacher(torch.as_tensor(x)).detach().numpy()
+
+    for given in (teacher, [teacher, nn.Linear(3, 2)], wrapped, teacher.forward):
         with refused("student", "shares parameters with the teacher"):
             compress(given, X, teacher, task="regression", **QUICK)
         with refused("student", "shares parameters with the teacher"):

@@ -298,7 +298,7 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
         DistilledClassifier.load(tmp_path)
     small.save(tmp_path)
     folders.add(tmp_path, "result", {"estimator.json": b"{}"})
-    with pytest.raises(lb.CheckpointError, match=r"estimator\.json lacks a field.*arguments"):
+    with pytest.raises(lb.CheckpointError, match=r"estimator\.json\.type: expected a value"):
         DistilledClassifier.load(tmp_path)
     with pytest.raises(NotFittedError):
         DistilledClassifier().save(tmp_path)

@@ -318,7 +318,7 @@ def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
         ("{", "cannot be read as JSON"),
         ("[" * 100_000, "cannot be read as JSON"),
         ("[]", "has no readable description"),
-        ("{}", "lacks a field, or has an unknown one: done, engine"),
+        ("{}", r"\.identity: expected a value, got nothing"),
     ],
 )
 def test_a_description_that_cannot_be_read_is_refused(tmp_path, about, said):
@@ -331,7 +331,7 @@ def test_a_description_that_cannot_be_read_is_refused(tmp_path, about, said):
 def test_a_field_of_another_type_is_refused_by_name(saved):
     tensors, about = checkpoints.read(saved)[1:]
     checkpoints.write(saved, 30, tensors, about | {"done": "thirty"}, None)
-    refuses(saved, "has 'thirty' as done; expected int")
+    refuses(saved, r"\.done: expected a whole number .*, got 'thirty'")
 
 
 def test_a_checkpoint_of_before_manifests_is_refused(tmp_path):

@@ -3,6 +3,7 @@ r"""`compress`: any teacher and rows without labels in; a small student out."""
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -175,7 +176,12 @@ def compress(
 
 def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
     r"""Refuse a student that shares parameters with its teacher, which would change with it."""
-    members = teacher if isinstance(teacher, list | tuple) else [teacher]
+    members = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    for member in list(members):
+        if inspect.isfunction(member):  # with what it takes from around it
+            seen = inspect.getclosurevars(member)
+            members += [*seen.nonlocals.values(), *seen.globals.values()]
+        members.append(getattr(member, "__self__", None))
     modules = [member for member in members if isinstance(member, nn.Module)]
     own = {id(parameter) for parameter in student.parameters()}
     if any(id(parameter) in own for module in modules for parameter in module.parameters()):

@@ -2,20 +2,15 @@ r"""JSON that is read from files: within limits, and checked field by field."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from limbeck.errors import CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.records import read_fields, read_record
 
 MAX_BYTES = 2**28  # of a JSON file: a history of millions of evaluations
-
-
-fields_of = functools.cache(get_type_hints)  # it is slow
 
 
 def encode(value: object) -> bytes:
@@ -33,36 +28,14 @@ def decode(content: bytes | bytearray, path: Path) -> Any:
         raise damaged(path, f"cannot be read as JSON ({error or type(error).__name__})") from error
 
 
-def check(hint: Any, value: Any, path: Path, field: str = "") -> Any:
-    r"""A value of a JSON file as a type hint, a dataclass or a dict of fields and hints has it."""
-    inside, (origin, parts) = f"{field}." if field else "", (get_origin(hint), get_args(hint))
-    if isinstance(hint, Mapping):
-        if not isinstance(value, dict) or value.keys() != hint.keys():
-            names = value.keys() if isinstance(value, dict) else ()
-            other = sorted(inside + name for name in hint.keys() ^ names)
-            raise damaged(path, f"lacks a field, or has an unknown one: {', '.join(other[:5])}")
-        return {name: check(hint[name], value[name], path, inside + name) for name in hint}
-    if dataclasses.is_dataclass(hint):
-        return hint(**check(fields_of(hint), value, path, field))  # type: ignore[operator,arg-type]
-    if hint is Any or (value is None and type(None) in parts):
-        return value
-    if origin in (Union, types.UnionType):
-        return check(parts[0], value, path, field)
-    if origin is list and isinstance(value, list):
-        if all(type(item) is parts[0] for item in value):  # long histories
-            return value
-        return [check(parts[0], item, path, f"{field}[{k}]") for k, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        return {key: check(parts[1], item, path, inside + key) for key, item in value.items()}
-    accepted = (int, float) if hint is float else hint
-    if (
-        origin is not None
-        or not isinstance(value, accepted)
-        or isinstance(value, bool) > (hint is bool)
-    ):
-        name = getattr(origin or hint, "__name__", "")
-        raise damaged(path, f"has {str(value)[:40]!r} as {field}; expected {name}")
-    return value
+def check(hint: Any, value: Any, path: Path) -> Any:
+    r"""A value of a JSON file as a dataclass or a dict of fields and their types has it."""
+    try:
+        if isinstance(hint, Mapping):
+            return read_fields(value, hint, path.name)
+        return read_record(hint, value, path.name)
+    except ArgumentError as error:
+        raise damaged(path, f"is not as limbeck writes it ({error})") from error
 
 
 def damaged(path: Path | str, what: str) -> CheckpointError:

@@ -20,6 +20,7 @@ from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
+from limbeck.records import AnyNumber
 from limbeck.storage import checkpoints, files
 from limbeck.storage.records import check
 from limbeck.teachers.base import Teacher
@@ -102,8 +103,8 @@ class Step:
 
 FIELDS = {  # of a checkpoint's description
     "identity": dict[str, Any], "done": int, "steps": int, "evaluated": int, "seconds": float,
-    "engine": dict[str, Any], "stop_reason": str | None, "history": dict[str, list[float]],
-    "plateau": list[float] | None,
+    "engine": dict[str, Any], "stop_reason": str | None, "history": dict[str, list[AnyNumber]],
+    "plateau": list[AnyNumber] | None,
 }  # fmt: skip
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 

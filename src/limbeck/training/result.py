@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.records import of_file
+from limbeck.records import AnyNumber, of_file
 from limbeck.storage import STUDENT_FILES, files, folders
 from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
@@ -24,7 +24,7 @@ STUDENT, ABOUT = "student.safetensors", "training.json"
 FORMAT = "limbeck-student-1"
 FIELDS = {  # of training.json
     "steps": int, "stop_reason": str, "seconds": float, "engine": str, "processes": int,
-    "compile_seconds": float, "settings": dict[str, Any], "history": dict[str, list[float]],
+    "compile_seconds": float, "settings": dict[str, Any], "history": dict[str, list[AnyNumber]],
 }  # fmt: skip
 
 
