@@ -42,7 +42,7 @@ from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
-PILOT_STEPS = 2000  # of the short runs that inputs are compared by
+PILOT_STEPS = 400  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
@@ -262,7 +262,7 @@ def grow_student(
             expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     tried: Trials = []
-    task, encoder = problem.teacher.task, problem.format.encoder()
+    task, encoder = problem.teacher.task, problem.format.encoder(data=problem.x)
     for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):
         training = _in_folder(recipe.training, "-".join(map(str, hidden)))
         attempt = replace(recipe, student=hidden, training=training)

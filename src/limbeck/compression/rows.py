@@ -65,7 +65,7 @@ class ArrayFormat:
         limits = np.iinfo(self.dtype)  # as far as float64 can count
         return x.round().clamp(max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62))
 
-    def encoder(self, embed: str = "auto") -> nn.Module | None:
+    def encoder(self, embed: str = "auto", data: X | None = None) -> nn.Module | None:
         r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
         return None
 
@@ -127,8 +127,8 @@ class TableFormat:
         assert isinstance(x, dict)
         return self.table.rounded(x)
 
-    def encoder(self, embed: str = "auto") -> nn.Module:
-        return self.table.encoder(embed)
+    def encoder(self, embed: str = "auto", data: X | None = None) -> nn.Module:
+        return self.table.encoder(embed, data=data)
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "table", "table": self.table.spec(), "array": self.array}

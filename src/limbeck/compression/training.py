@@ -222,7 +222,7 @@ def make_student(
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     student = students.build_student(
         spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task, encoder=problem.format.encoder(), seed=recipe.training.seed,
+        problem.teacher.task, encoder=problem.format.encoder(data=problem.x), seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:
         student.set_origin(origin)
@@ -281,9 +281,9 @@ def _batch_size(training: Training, n: int) -> int | str | None:
 
 
 def default_steps(size: int, batch_size: int | str | None) -> int:
-    r"""Steps by default: 40 passes over the inputs, from 1,000 to 20,000."""
+    r"""Steps by default: 20 passes over the inputs, from 1,000 to 20,000."""
     batch = min(size, batch_size if isinstance(batch_size, int) else 200)
-    return min(20_000, max(1000, 40 * size // batch))
+    return min(20_000, max(1000, 20 * size // batch))
 
 
 def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs:

@@ -2,7 +2,9 @@ r"""Encoding of a table's tensors as one matrix of features: scaled, one-hot, em
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,6 +26,7 @@ class Numeric(NamedTuple):
     mean: float  # subtracted
     scale: float  # divides the difference
     fill: float  # replaces a missing number
+    knots: Sequence[float] = ()  # ascending; between two of them a further feature goes from 0 to 1
 
 
 class Coded(NamedTuple):
@@ -37,10 +40,12 @@ class Coded(NamedTuple):
 class TableEncoder(Specified):
     r"""Features (n, width) of a dict of tensors (n,).
 
-    In this order: standardised numbers (those with masks first), indicators of missing numbers,
-    indicators of categories and of missing ones, embeddings. An unknown category has no indicator,
-    or an embedding that starts at zero. `numbers` has the fields of `Numeric`, `categories` those
-    of `Coded`; `embed` is as of `Table.encoder`.
+    In this order: standardised numbers (those with masks first), numbers between knots, indicators
+    of missing numbers, indicators of categories and of missing ones, embeddings. Between the knots
+    a and b a number x has the feature (x − a) / (b − a), at least 0 and at most 1, so that a layer
+    can be any piecewise linear function of x. An unknown category has no indicator, or an embedding
+    that starts at zero. `numbers` has the fields of `Numeric`, `categories` those of `Coded`;
+    `embed` is as of `Table.encoder`.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
     >>> encoder({"age": torch.tensor([30.0]), "town": torch.tensor([1])})
@@ -48,17 +53,20 @@ class TableEncoder(Specified):
     """
 
     fields: ClassVar[Mapping[str, Any]] = {
-        "numbers": list[tuple[str, str | None, float, float, float]],
+        "numbers": list[tuple[str, str | None, float, float, float, list[float]]],
         "categories": list[tuple[str, int, bool]], "embed": str | int,
     }  # fmt: skip
-    mean: Tensor
+    source: Tensor  # of each feature of numbers, the number
+    shift: Tensor
     scale: Tensor
+    low: Tensor
+    high: Tensor
     fill: Tensor
     which: Tensor
     slots: Tensor
 
     def __init__(
-        self, numbers: Sequence[tuple[str, str | None, float, float, float]],
+        self, numbers: Sequence[tuple[Any, ...]],
         categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
         generator: Generator = None,
     ) -> None:  # fmt: skip
@@ -73,9 +81,17 @@ class TableEncoder(Specified):
         embedded = [(c, size) for c, size in sized if size]
         self.embedded = [c.key for c, _ in embedded]
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
-        for name in ("mean", "scale", "fill"):
-            values = torch.tensor([float(getattr(n, name)) for n in self.numbers])
-            self.register_buffer(name, values)
+        self.register_buffer("fill", torch.tensor([float(n.fill) for n in self.numbers]))
+        endless = (-math.inf, math.inf)
+        features = [(k, n.mean, n.scale, *endless) for k, n in enumerate(self.numbers)]
+        for k, n in enumerate(self.numbers):
+            if any(a >= b for a, b in pairwise(n.knots)):
+                raise ArgumentError("numbers", f"knots {list(n.knots)[:3]}", "ascending knots")
+            features += [(k, a, b - a, 0.0, 1.0) for a, b in pairwise(n.knots)]
+        columns = zip(*features, strict=True) if features else [[]] * 5
+        for name, column in zip(("source", "shift", "scale", "low", "high"), columns, strict=True):
+            dtype = torch.int64 if name == "source" else torch.float32
+            self.register_buffer(name, torch.tensor(column, dtype=dtype), persistent=False)
         # of each indicator, the column of codes and the code that it stands for
         slots = [
             (column, code)
@@ -95,7 +111,7 @@ class TableEncoder(Specified):
                 layer.weight[c.size :] = 0
             self.embeddings.append(layer)
         indicators = len(self.masks) + len(slots)
-        self.width = len(self.numbers) + indicators + sum(size for _, size in embedded)
+        self.width = len(features) + indicators + sum(size for _, size in embedded)
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
@@ -106,7 +122,7 @@ class TableEncoder(Specified):
         return sum(size * max(1, embedding) for size, embedding in sizes)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
-        kind, parts = self.mean.dtype, []
+        kind, parts = self.shift.dtype, []
         if self.numbers:
             values = _stack(x, [n.key for n in self.numbers])  # (n, numbers)
             count = len(self.masks)
@@ -114,7 +130,12 @@ class TableEncoder(Specified):
                 missing = _stack(x, self.masks)  # (n, masks)
                 filled = torch.where(missing, self.fill[:count], values[:, :count])
                 values = torch.cat([filled, values[:, count:]], 1)
-            parts.append((values - self.mean) / self.scale)
+            if len(self.source) > len(self.numbers):
+                values = values.index_select(1, self.source)
+                scaled = (values - self.shift) / self.scale
+                parts.append(torch.minimum(torch.maximum(scaled, self.low), self.high))
+            else:
+                parts.append((values - self.shift) / self.scale)
             if count:
                 parts.append(missing.to(kind))
         if self.indicated:
@@ -125,7 +146,8 @@ class TableEncoder(Specified):
         return torch.cat(parts, 1)
 
     def spec(self) -> dict[str, Any]:
-        numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))
+        numbers = [[*n[:-1], list(n.knots)] for n in self.numbers]
+        categories = list(map(list, self.categories))
         return super().spec() | {"numbers": numbers, "categories": categories}
 
     def extra_repr(self) -> str:

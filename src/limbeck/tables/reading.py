@@ -2,7 +2,7 @@ r"""Which kind of column a pandas series is, and which whole numbers look like c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,10 @@ OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infer
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
     "mixed-integer-float": "number", "empty": "nothing",
 }  # fmt: skip
+
+FEW_VALUES = 128  # different values up to which a number may have a knot at each
+MOST_FEATURES = 1024  # of all numbers with a knot at each value
+MOST_NUMBERS = 256  # columns of numbers up to which they have knots; more are pixels or genes
 
 
 def read(series: pd.Series, mask: str, category: bool) -> Column:
@@ -168,6 +172,30 @@ def _step(series: pd.Series, ticks: int) -> float:
         return next(unit for unit in units if not (gaps % (unit * ticks)).any())
     parts = (part for part in (10**3, 10**6, 10**9) if part <= ticks)
     return 1 / next(part for part in parts if not (whole % (ticks // part)).any())
+
+
+def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    r"""Where a piecewise linear function of each column may bend, by key.
+
+    A column of few values, as codes and counts are, may bend at each; others at quantiles.
+    """
+    values = {}
+    for column in columns:
+        present = x[column.key].numpy()
+        present = present if column.mask is None else present[~x[column.mask].numpy()]
+        values[column.key] = present.astype(np.float32)
+    if len(values) > MOST_NUMBERS:
+        return {}
+    knots, left = {}, MOST_FEATURES
+    levels = np.linspace(0, 1, 1 + min(32, max(4, MOST_FEATURES // 2 // max(1, len(values)))))
+    distinct = {key: np.unique(present) for key, present in values.items()}
+    for key in sorted(distinct, key=lambda key: len(distinct[key])):
+        bends = distinct[key]
+        if len(bends) > FEW_VALUES or len(bends) > left:
+            bends = np.unique(np.quantile(values[key], levels).astype(np.float32))
+        left -= len(bends)
+        knots[key] = bends.tolist() if len(bends) > 2 else []  # two values are on a line
+    return knots
 
 
 def is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:

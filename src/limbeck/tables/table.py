@@ -30,7 +30,7 @@ from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
-from limbeck.tables.reading import is_code, read
+from limbeck.tables.reading import FEW_VALUES, is_code, knots_of, read
 from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
 
@@ -182,6 +182,7 @@ class Table:
         self,
         embed: Count | Annotated[str, Choice("auto", "one_hot")] = "auto",
         *,
+        data: UserObject[Mapping[str, Tensor] | None] = None,
         generator: torch.Generator | None = None,
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
@@ -189,9 +190,14 @@ class Table:
         Arguments:
             embed: The size of embeddings, or "one_hot" for none. Default: "auto", one-hot up to 16
                 categories, else an embedding whose size grows with their number.
+            data: Tensors of rows, by which numbers get knots, so that a student can bend there as
+                trees do. Default: None, no knots.
             generator: Of the embeddings. Default: None, the same ones each time.
         """
-        numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
+        knots = {} if data is None else knots_of(self.numbers, data)
+        numbers = [
+            (c.key, c.mask, c.mean, c.scale, c.fill, knots.get(c.key, ())) for c in self.numbers
+        ]
         coded = [column for column in self.varying if isinstance(column, Category)]
         categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]
         return TableEncoder(numbers, categories, embed, generator=generator)
@@ -251,7 +257,8 @@ class Table:
 
 def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
     r"""A note on the columns that look like codes; None if no column does."""
-    counts = [column for column in table.numbers if column.counts]
+    # a few values have a knot each, whatever they mean
+    counts = [c for c in table.numbers if c.counts and len(x[c.key].unique()) > FEW_VALUES]
     # tables of more than 100 hold pixels or counts
     if len(counts) > 100 or not (codes := [c for c in counts if is_code(c, x, targets)]):
         return None
