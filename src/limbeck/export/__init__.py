@@ -1,4 +1,4 @@
-r"""Export of students: ONNX, torch.export or plain NumPy, checked, with a model card."""
+r"""Export of students: ONNX, torch.export, C or plain NumPy, checked, with a model card."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError
+from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
 from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
 from limbeck.export.numpy_predictor import numpy_files, to_numpy
@@ -22,7 +23,8 @@ __all__ = [
 # by format: the suffix of its files, and the function that gives them for a path, with the largest
 # difference from torch
 FORMATS: dict[str, tuple[str, Callable[[Portable, Path], tuple[dict[Path, bytes], Any]]]] = {
-    "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "numpy": (".npz", numpy_files),
+    "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "c": (".h", c_file),
+    "numpy": (".npz", numpy_files),
 }  # fmt: skip
 _card_text = card  # `export` has an argument of that name
 
@@ -45,10 +47,10 @@ def export(
 
     Arguments:
         thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
-        path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
-            folder (with predict.py and weights.npz) for plain NumPy.
-        format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
-            write student.onnx or student.pt2.
+        path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.h` for a C header, `name.npz`
+            (with `name.py`) or a folder (with predict.py and weights.npz) for plain NumPy.
+        format: "onnx", "pt2", "c" or "numpy". Default: "auto", by the path. In a folder the first
+            three write student.onnx, student.pt2 or student.h.
         input_shape: The shape of one row, if the module does not define it. Default: None.
         predict: Your own function of (draw, x), for the folder of a condensed bag, in which it is
             not saved. Default: None, for ready-made models.
@@ -59,7 +61,7 @@ def export(
     path = Path(path)
     kind, folder = kind_of(path, format), path if _is_folder(path) else None
     if kind != "numpy" and folder is not None:
-        path = path / f"student.{kind}"
+        path = path / f"student{FORMATS[kind][0]}"
     if card:
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
@@ -84,7 +86,7 @@ def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     by_name = None if folder else suffixes.get(path.suffix)
     if format == "auto":
         if by_name is None and not folder:
-            expected = "a name that ends in .onnx, .pt2 or .npz, or a folder for NumPy"
+            expected = "a name that ends in .onnx, .pt2, .h or .npz, or a folder for NumPy"
             raise ArgumentError(argument, str(path), expected)
         return by_name or "numpy"
     if by_name not in (None, format):
