@@ -300,7 +300,7 @@ class _Header:
             n, h = weight.shape[1], f"h{number}"
             width = -(-n // VECTOR) * VECTOR
             tables = self.parts.category_tables(weight) if encoder and number == 1 else []
-            if encoder and number == 1:
+            if encoder and self.parts.features and number == 1:
                 weight = weight[: len(self.parts.features.which) + len(encoder.masks)]
             padding = ((0, 0), (0, width - n))
             b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
@@ -330,8 +330,8 @@ class _Header:
         right = (trees.feature.cpu().numpy() >= trees.inputs).astype(int)  # where NaN goes
         left, feature = self.array("left", below), self.array("feature", column)
         nan = self.array("nan_right", right) if right.any() else ""
-        threshold = np.where(leaf, 0, trees.threshold.cpu().numpy())
-        threshold = self.array("threshold", threshold, "float")
+        cuts = np.where(leaf, 0, trees.threshold.cpu().numpy())
+        threshold = self.array("threshold", cuts, "float")
         value = self.array("value", trees.value.detach().cpu().numpy()[leaf])
         roots, base = (self.array(k, getattr(trees, k).cpu().numpy()) for k in ("roots", "base"))
         aside = f" || (z != z && {nan}[node])" if nan else ""

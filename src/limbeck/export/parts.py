@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from torch import Tensor, nn
 
+from limbeck.compression.fast_path import number_features
 from limbeck.compression.training import Answering
 from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
@@ -59,8 +60,9 @@ class Parts:
     @property
     def layers(self) -> list[Layer]:
         r"""The layers of a net, with biases, and with two outputs for two classes of logits."""
-        kinds, layers = (*self.network.hidden, self.network.output), []
-        for layer, kind in zip(cast("list[nn.Linear]", self.network.layers), kinds, strict=True):
+        net, layers = cast("MLP", self.network), list[Layer]()
+        linear = cast("list[nn.Linear]", net.layers)
+        for layer, kind in zip(linear, (*net.hidden, net.output), strict=True):
             weight = _numbers(layer.weight).T
             bias = np.zeros(weight.shape[1]) if layer.bias is None else _numbers(layer.bias)
             layers.append(Layer(weight, bias, kind))
@@ -103,20 +105,12 @@ def _numbers(tensor: Tensor, dtype: type = float) -> Array:
     return tensor.numpy(force=True).astype(dtype)
 
 
-def encoder_features(encoder: TableEncoder) -> NumberFeatures:
-    r"""The features of an encoder's numbers, in its own order of numbers."""
-    count = len(encoder.numbers)
-    shift, scale = _numbers(encoder.mean), _numbers(encoder.scale)
-    return NumberFeatures(
-        np.arange(count), shift, scale, np.full(count, -np.inf), np.full(count, np.inf)
-    )
-
-
 def parts_of(module: nn.Module) -> Parts | None:
     r"""The parts of a student; None of other modules than nets and trees of limbeck's own."""
     answering = type(module) is Answering
     student: Any = module.student if isinstance(module, Answering) else module
-    network, encoder = student, None
+    network: Any = student
+    encoder: Any = None
     buffers: dict[str, Any] = dict.fromkeys(("origin", "shift", "scale", "out_shift", "out_scale"))
     if type(student) is Preprocessed:
         network, encoder = student.network, student.encoder
@@ -126,7 +120,9 @@ def parts_of(module: nn.Module) -> Parts | None:
     shift, scale = buffers["shift"], buffers["scale"]
     if not known or (shift is not None and (encoder is not None or type(network) is Trees)):
         return None
-    features = None if encoder is None else encoder_features(encoder)
+    features = None
+    if encoder is not None:
+        features = NumberFeatures(*(t.numpy(force=True) for t in number_features(encoder)))
     if shift is not None:  # a column of scale 0 is ignored
         which = np.flatnonzero(scale)
         free = np.full(len(which), np.inf)
