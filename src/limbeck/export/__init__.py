@@ -3,16 +3,18 @@ r"""Export of students: ONNX, torch.export, C or plain NumPy, checked, with a mo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
 from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
 from limbeck.export.numpy_predictor import numpy_files, to_numpy
 from limbeck.export.portable import Portable, of_result, portable
+from limbeck.export.table_onnx import COLUMNS
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
 __all__ = [
@@ -37,6 +39,7 @@ def export(
     *,
     input_shape: UserObject[int | Sequence[int] | None] = None,
     predict: UserObject[Callable[..., object] | None] = None,
+    columns: Annotated[str, Choice(*COLUMNS)] = "named",
     report: UserObject[object] = None,
     title: Text | None = None,
     card: Flag = True,
@@ -54,6 +57,8 @@ def export(
         input_shape: The shape of one row, if the module does not define it. Default: None.
         predict: Your own function of (draw, x), for the folder of a condensed bag, in which it is
             not saved. Default: None, for ready-made models.
+        columns: How the ONNX file of a table takes its columns: "named", one input for each, or
+            "encoded", all numbers in one and all codes of categories in another. Default: "named".
         report: The result of `result.report(...)`, for the card. Default: None.
         title: The card's title. Default: the student's kind.
         card: Whether to write a model card (Markdown) beside it. Default: True.
@@ -65,6 +70,10 @@ def export(
     if card:
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
+    if columns == "encoded":
+        if kind != "onnx" or model.table is None:
+            raise ArgumentError("columns", shown(columns), "'named', but for a table as ONNX")
+        model = replace(model, columns=columns)
     content, worst = FORMATS[kind][1](model, path)
     written = tuple(content)
     if card:

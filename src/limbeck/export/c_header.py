@@ -313,7 +313,7 @@ class _Header:
             if tables:
                 starts = np.cumsum([0, *map(len, tables)])[:-1]
                 start = self.array("start", starts)
-                rows = np.pad(np.nan_to_num(np.concatenate(tables)), padding)
+                rows = np.pad(np.concatenate(tables), padding)
                 row = f"{self.array('category', rows)}[({start}[i] + c[i]) * {width} + j]"
                 self.lines.append(f"for (int i = 0; i < {len(tables)}; ++i)")
                 self.each(width, f"{h}[j] += {row};")

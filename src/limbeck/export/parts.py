@@ -78,10 +78,7 @@ class Parts:
         return [*layers[:-1], last]
 
     def category_tables(self, weight: Array) -> list[Array]:
-        r"""What each category adds to a first layer (features, outputs), by code: (K + 2, outputs).
-
-        Missing values of a column that had none add NaN.
-        """
+        r"""What categories add to a first layer (features, outputs), by code: (K + 2, outputs)."""
         assert self.encoder is not None
         tables, at = {}, self.encoder.width
         widths = [cast("int", layer.embedding_dim) for layer in self.encoder.embeddings]
@@ -95,9 +92,6 @@ class Parts:
         for key, layer, width in layers:
             tables[key] = _numbers(cast("Tensor", layer.weight)) @ weight[at : at + width]
             at += width
-        for category in self.encoder.categories:
-            if not category.missing:
-                tables[category.key][category.size + 1] = np.nan
         return [tables[category.key] for category in self.encoder.categories]
 
 
