@@ -116,6 +116,12 @@ def number_features(encoder: TableEncoder) -> tuple[Tensor, Tensor, Tensor, Tens
     return torch.arange(len(free)), encoder.mean, encoder.scale, -free, free
 
 
+def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Of each indicator, the place of its column among those of codes, and the code."""
+    own = np.array([codes.index(category.key) for category in encoder.indicated], int)
+    return own[encoder.which.numpy(force=True)], encoder.slots.numpy(force=True)
+
+
 def _no_rows(rows: object) -> None:
     r"""Features that only torch can compute."""
 
@@ -136,8 +142,7 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
     codes = [column.key for column in table.varying if column.key not in numbers]
     order = np.array([numbers.index(number.key) for number in encoder.numbers], int)
     number, masked = order[which], order[: len(encoder.masks)]
-    coded = np.array([codes.index(category.key) for category in encoder.indicated], int)
-    indicated, slots = coded[encoder.which.numpy()], encoder.slots.numpy()
+    indicated, slots = indicators(encoder, codes)
     places = [codes.index(key) for key in encoder.embedded]
     embedded = [(k, weight.numpy()) for k, weight in zip(places, weights, strict=True)]
 

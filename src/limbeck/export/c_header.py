@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import limbeck
+from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
@@ -26,13 +27,12 @@ from limbeck.export.parts import (
     parts_of,
 )
 from limbeck.export.portable import Portable
-from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
 from limbeck.tables.table import Table
 from limbeck.text import visible
 
 COMPILERS = ("cc", "gcc", "clang")
-LONGEST = 1000  # bytes of a class's name, well below what a C compiler takes
+LONGEST = 250  # characters of names that C lists; a string of C99 has up to 4,095 bytes
 VECTOR = 4  # weights are padded to multiples of it, which any processor multiplies at once
 EACH = "for (int j = 0; j < {n}; ++j) "
 KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends names of functions
@@ -167,9 +167,8 @@ class _Header:
         self._answers(h, n)
         given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
         function = f"static inline void {p}_predict({given}, {real} *y)"
-        names = model.classes
-        listed = []
-        if names is not None and all(isinstance(n, str) and len(n) <= LONGEST / 4 for n in names):
+        names, listed = model.classes or [], []
+        if names and all(isinstance(n, str) and len(n) <= LONGEST for n in names):
             strings = ",\n    ".join(map(quoted, names))
             listed = [f"static const char *const {p}_classes[{outputs}] = {{\n    {strings}\n}};"]
         about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
@@ -195,15 +194,12 @@ class _Header:
         lines = [
             f"{model.name}; {files.MARK}, version {limbeck.__version__}.",
             "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
-            function, "", f"y: {answers}", *self._class_lines(),
+            function, "", f"y: {answers}",
+            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
         ]  # fmt: skip
         if model.table is None:
             return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
         return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
-
-    def _class_lines(self) -> list[str]:
-        names = self.model.classes or ()
-        return [f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(names)]
 
     @property
     def outputs(self) -> int:
@@ -275,23 +271,10 @@ class _Header:
             gaps = self.array("gaps", [int(category.missing) for category in encoder.categories])
             if task is not None:
                 self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
-            if trees:
-                self._indicators(encoder, wide + masks)
-
-    def _indicators(self, encoder: TableEncoder, at: int) -> None:
-        r"""The lines from codes c to the features of trees."""
-        keys = [category.key for category in encoder.categories]
-        own = np.array([keys.index(category.key) for category in encoder.indicated], int)
-        if n := len(encoder.slots):
-            which = self.array("indicated", own[encoder.which.cpu().numpy()])
-            slots = self.array("slots", encoder.slots.cpu().numpy())
-            self.each(n, f"f[{at} + j] = c[{which}[j]] == {slots}[j];")
-        at += n
-        for k, (key, layer) in enumerate(zip(encoder.embedded, encoder.embeddings, strict=True)):
-            weight: Any = layer.weight
-            name, width = self.array(f"embedding{k}", weight.numpy(force=True)), weight.shape[1]
-            self.each(width, f"f[{at} + j] = {name}[c[{keys.index(key)}] * {width} + j];")
-            at += width
+            place, code = indicators(encoder, [category.key for category in encoder.categories])
+            if trees and len(code):
+                at, slot = self.array("indicated", place), self.array("slots", code)
+                self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
 
     def _net(self) -> tuple[str, int]:
         r"""The lines of a net; the name and number of its outputs."""
@@ -384,7 +367,7 @@ def _compared(header: _Header, text: str) -> float | None:
     inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "student.c", Path(folder) / "student.so"
-        source.write_text(text + "\n" + call)
+        source.write_text(text + "\n" + call, encoding="utf-8")
         command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
         done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
         if done.returncode:

@@ -19,7 +19,7 @@ import torch
 import limbeck
 from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
-from limbeck.compression.fast_path import number_features
+from limbeck.compression.fast_path import indicators, number_features
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
@@ -107,7 +107,6 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
     script.add("numbers, gone, codes = h")
     order = np.array([script.numbers.index(number.key) for number in module.numbers], int)
-    coded = np.array([script.codes.index(category.key) for category in module.indicated], int)
     names = ("which", "shift", "scale", "low", "high")
     which, *features = (t.numpy(force=True) for t in number_features(module))
     arrays = zip(names, (order[which], *features), strict=True)
@@ -119,8 +118,9 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
         masked = script.array(f"{prefix}masked", order[: len(module.masks)])
         script.add(f"f.append(gone[:, {masked}])")
     if module.indicated:
-        place = script.array(f"{prefix}place", coded[module.which.cpu().numpy()])
-        script.add(f"f.append(codes[:, {place}] == {script.array(f'{prefix}slots', module.slots)})")
+        arrays = zip(("place", "slots"), indicators(module, script.codes), strict=True)
+        place, slots = (script.array(prefix + name, values) for name, values in arrays)
+        script.add(f"f.append(codes[:, {place}] == {slots})")
     for k, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight
         table = script.array(f"{prefix}{k}.embedding", weight)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from limbeck.compression.fast_path import indicators
 from limbeck.export.parts import Array, Parts
 from limbeck.models.tree import SURE, Trees
 
@@ -78,7 +79,6 @@ class StudentGraph(Nodes):
             or (parts.task == "classification" and self.outputs == 1)
             or not KINDS.keys() >= set(kinds)
             or (scaled and kinds[-1:] != ["linear"])
-            or (trees is not None and self.encoder is not None and self.encoder.embedded)
         ):
             return None
         gone = ""
@@ -187,10 +187,9 @@ class StudentGraph(Nodes):
             masked = self.constant(self.place[: len(encoder.masks)])
             parts.append(self("Gather", gone, masked, axis=1))
         if encoder is not None and len(encoder.slots):
-            own = np.array([self.coded.index(category.key) for category in encoder.indicated])
-            code = self("Gather", codes, self.constant(own[encoder.which.cpu().numpy()]), axis=1)
-            same = self("Equal", code, self.constant(encoder.slots.cpu().numpy()))
-            parts.append(self("Cast", same, to=1))
+            place, slots = indicators(encoder, self.coded)
+            code = self("Gather", codes, self.constant(place), axis=1)
+            parts.append(self("Cast", self("Equal", code, self.constant(slots)), to=1))
         leaf, left = trees.is_leaf.cpu().numpy(), trees.left.cpu().numpy()
         feature, value = trees.feature.cpu().numpy(), trees.value.detach().cpu().numpy()
         tree = np.searchsorted(trees.roots.cpu().numpy(), np.arange(len(left)), "right") - 1

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from torch import Tensor, nn
 
-from limbeck.compression.fast_path import number_features
+from limbeck.compression.fast_path import indicators, number_features
 from limbeck.compression.training import Answering
 from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
@@ -80,19 +80,19 @@ class Parts:
     def category_tables(self, weight: Array) -> list[Array]:
         r"""What categories add to a first layer (features, outputs), by code: (K + 2, outputs)."""
         assert self.encoder is not None
-        tables, at = {}, self.encoder.width
-        widths = [cast("int", layer.embedding_dim) for layer in self.encoder.embeddings]
-        at -= sum(widths) + len(self.encoder.slots)
-        which, slots = _numbers(self.encoder.which, int), _numbers(self.encoder.slots, int)
-        for place, category in enumerate(self.encoder.indicated):
-            table = tables[category.key] = np.zeros((category.size + 2, weight.shape[1]))
-            table[slots[which == place]] = weight[at:][: len(slots)][which == place]
-        at += len(slots)
-        layers = zip(self.encoder.embedded, self.encoder.embeddings, widths, strict=True)
-        for key, layer, width in layers:
-            tables[key] = _numbers(cast("Tensor", layer.weight)) @ weight[at : at + width]
-            at += width
-        return [tables[category.key] for category in self.encoder.categories]
+        categories = self.encoder.categories
+        keys = [category.key for category in categories]
+        tables = [np.zeros((category.size + 2, weight.shape[1])) for category in categories]
+        embeddings = [_numbers(cast("Tensor", e.weight)) for e in self.encoder.embeddings]
+        place, slots = indicators(self.encoder, keys)
+        at = self.encoder.width - sum(e.shape[1] for e in embeddings) - len(slots)
+        for k, code in zip(place, slots, strict=True):
+            tables[k][code] = weight[at]
+            at += 1
+        for key, embedding in zip(self.encoder.embedded, embeddings, strict=True):
+            tables[keys.index(key)] = embedding @ weight[at : at + embedding.shape[1]]
+            at += embedding.shape[1]
+        return tables
 
 
 def _numbers(tensor: Tensor, dtype: type = float) -> Array:
@@ -112,7 +112,10 @@ def parts_of(module: nn.Module) -> Parts | None:
         buffers = {k: None if v is None else _numbers(v).ravel() for k, v in buffers.items()}
     known = type(network) in (MLP, Trees) and (encoder is None or type(encoder) is TableEncoder)
     shift, scale = buffers["shift"], buffers["scale"]
-    if not known or (shift is not None and (encoder is not None or type(network) is Trees)):
+    trees = type(network) is Trees
+    if not known or (shift is not None and (encoder is not None or trees)):
+        return None
+    if trees and encoder is not None and encoder.embedded:
         return None
     features = None
     if encoder is not None:
