@@ -258,3 +258,12 @@ def test_rows_of_tables_are_as_in_torch(student):
     np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
     made.student.encoder.mean = made.student.encoder.mean + 3
     np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
+
+
+def test_rows_without_a_length_are_left_to_others(net):
+    from scipy import sparse
+
+    expected = net.predict_proba(X[:2])
+    np.testing.assert_allclose(net.predict_proba(sparse.csr_matrix(X[:2])), expected, atol=1e-6)
+    with pytest.raises(lb.ArgumentError):
+        net.predict_proba(np.array(3.0))

@@ -40,10 +40,10 @@ class NumpyFastPath:
     ) -> None:
         self.student, self.row_format, self.task = student, row_format, task
         self.form = output_form(student, form)
-        self.features: Callable[[Any], np.ndarray | None] = self._rows
+        self.features: Callable[[Any], np.ndarray | None] | None = self._rows
         trees = student
         if isinstance(row_format, TableFormat):
-            self.features = _table_rows(student, row_format.table) or _no_rows
+            self.features = _table_rows(student, row_format.table)
             trees = getattr(student, "network", student)
         known = _trees(trees) if type(trees) is Trees else _net(student)
         encoded = getattr(student, "encoder", None) is not None
@@ -74,10 +74,10 @@ class NumpyFastPath:
 
     def __call__(self, X: object) -> np.ndarray | None:
         r"""The student's outputs at rows; None where torch has to compute them."""
-        if any(self.hooks) or not hasattr(X, "__len__") or not 0 < len(X) <= self.max_rows:
+        if any(self.hooks) or not self.max_rows or self.features is None:
             return None
         with np.errstate(all="ignore"):  # as torch does
-            if (x := self.features(X)) is None:
+            if (x := self.features(X)) is None or len(x) > self.max_rows:
                 return None
             y = self.raw(x).astype(np.float64)
             if self.task == "classification":
@@ -97,6 +97,7 @@ class NumpyFastPath:
             type(X) is not np.ndarray
             or X.dtype not in TYPES
             or X.shape[1:] != self.row_format.shape  # type: ignore[union-attr]
+            or not 0 < len(X) <= self.max_rows
             or not np.abs(X).max() <= LARGEST
         ):
             return None
@@ -120,10 +121,6 @@ def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.
     r"""Of each indicator, the place of its column among those of codes, and the code."""
     own = np.array([codes.index(category.key) for category in encoder.indicated], int)
     return own[encoder.which.numpy(force=True)], encoder.slots.numpy(force=True)
-
-
-def _no_rows(rows: object) -> None:
-    r"""Features that only torch can compute."""
 
 
 def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None] | None:
