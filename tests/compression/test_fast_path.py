@@ -13,7 +13,9 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.compress import compress
-from limbeck.compression.students import ROWS, NumpyFastPath, predictions
+from limbeck.compression.fast_path import ROWS, NumpyFastPath
+from limbeck.compression.rows import ArrayFormat
+from limbeck.compression.students import predictions
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree import TreeArrays, Trees
 
@@ -61,7 +63,9 @@ STUDENTS = {
 def test_as_in_torch(task, student):
     rows, teacher, options = TEACHERS[task]
     made = compress(teacher(), rows, STUDENTS[student], **QUICK, **options)
-    few = NumpyFastPath(made.student, (6,), made.task, made.settings.get("student_output"))
+    few = NumpyFastPath(
+        made.student, ArrayFormat((6,)), made.task, made.settings.get("student_output")
+    )
     for n, kind in ((1, np.float64), (2, np.float32)):
         asked = rows[:n].astype(kind)
         found = few(asked)
@@ -80,7 +84,7 @@ def test_nets_without_scaling_and_images(hidden, bias):
     scaled = Preprocessed(bare, torch.randn(3, 4, generator=generator), torch.rand(3, 4))
     x = np.random.default_rng(0).normal(size=(5, 3, 4))
     for student in (bare, scaled):
-        found = NumpyFastPath(student, (3, 4), "classification", None)(x)
+        found = NumpyFastPath(student, ArrayFormat((3, 4)), "classification", None)(x)
         expected = predictions(student, torch.tensor(x).float(), "classification")
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
@@ -98,7 +102,7 @@ def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
     task = task or "classification"
     edge = np.float32(0.1)
     x = np.array([[9.0, edge], [9.0, np.nextafter(edge, np.float32(1))], [9.0, -1.0]], np.float32)
-    found = NumpyFastPath(student, (2,), task, None)(x)
+    found = NumpyFastPath(student, ArrayFormat((2,)), task, None)(x)
     # numbers up to the threshold are on one side
     np.testing.assert_allclose(found[0], found[2], rtol=1e-6)
     assert (found[0] != found[1]).all()
@@ -111,7 +115,7 @@ def test_trees_at_their_thresholds_and_with_pure_leaves(kind):
 def test_labels_that_are_probabilities_are_left_as_they_are(form):
     net = MLP(6, 4, 3, generator=torch.Generator().manual_seed(0))
     x = X[:3].astype(np.float32)
-    found = NumpyFastPath(net, (6,), "multilabel", form)(x)
+    found = NumpyFastPath(net, ArrayFormat((6,)), "multilabel", form)(x)
     raw = net(torch.tensor(x)).detach().double()
     expected = raw if form == "probabilities" else raw.sigmoid()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -193,17 +197,19 @@ def test_far_away_numbers_do_not_warn(net):
 
 
 def test_what_is_left_to_torch(net):
-    few = NumpyFastPath(net.student, (6,), "classification", "logits")
+    few = NumpyFastPath(net.student, ArrayFormat((6,)), "classification", "logits")
     many = np.repeat(X[:1], ROWS + 1, axis=0)
     assert few(many[:-1]) is not None
     assert few(many) is None
     assert few(X[:1].tolist()) is None
     assert few(torch.tensor(X[:1])) is None  # of float64
     assert few(X[:1].astype(int)) is None
-    assert NumpyFastPath(nn.Linear(6, 3), (6,), "classification", "logits")(X[:1]) is None
+    assert (
+        NumpyFastPath(nn.Linear(6, 3), ArrayFormat((6,)), "classification", "logits")(X[:1]) is None
+    )
     probit = MLP(6, 4, 3, hidden="probit")
-    assert NumpyFastPath(probit, (6,), "classification", None)(X[:1]) is None
-    assert NumpyFastPath(probit.double(), (6,), "classification", None)(X[:1]) is None
+    assert NumpyFastPath(probit, ArrayFormat((6,)), "classification", None)(X[:1]) is None
+    assert NumpyFastPath(probit.double(), ArrayFormat((6,)), "classification", None)(X[:1]) is None
 
 
 def test_modules_of_the_users_own_and_several_inputs_still_answer():
@@ -222,3 +228,42 @@ def test_results_are_pickled_and_copied_after_they_have_predicted(forest, studen
         np.testing.assert_array_equal(other.predict_proba(X[:2]), expected)
         assert other._fast.student is other.student
         assert other.problem.targets.shape == (120, 3)
+
+
+def aged(rows):
+    p = np.clip(np.asarray(rows["age"], float) / 100, 0, 1)
+    return np.stack([p, 1 - p], 1)
+
+
+@pytest.mark.parametrize("student", [(8,), "linear", "tree", "boosted"], ids=str)
+def test_rows_of_tables_are_as_in_torch(student):
+    from tests.tables.frames import frame
+
+    df = frame(80)
+    table = lb.Table(df, categories=["code", "share", "street"])
+    made = compress(aged, df, student, table=table, task="classification", **QUICK)
+    rows = frame(3, seed=5)
+    rows.loc[1, "street"] = "elsewhere"
+    for asked in (rows, rows[1:2]):
+        found = made.predict_proba(asked)
+        if len(asked) <= made._fast.max_rows:
+            np.testing.assert_array_equal(made._fast(asked), found)
+        np.testing.assert_allclose(found, in_torch(made, asked), rtol=1e-6, atol=1e-6)
+    assert made._fast({"age": [3]}) is None
+    with pytest.raises(lb.ArgumentError, match="1 missing values"):
+        made.predict(rows[1:2].assign(age=np.nan))
+    with torch.no_grad():
+        made.student.encoder.scale.mul_(0.5)
+    assert in_torch(made, rows) is not None
+    np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
+    made.student.encoder.shift = made.student.encoder.shift + 3
+    np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
+
+
+def test_rows_without_a_length_are_left_to_others(net):
+    from scipy import sparse
+
+    expected = net.predict_proba(X[:2])
+    np.testing.assert_allclose(net.predict_proba(sparse.csr_matrix(X[:2])), expected, atol=1e-6)
+    with pytest.raises(lb.ArgumentError):
+        net.predict_proba(np.array(3.0))

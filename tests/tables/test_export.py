@@ -109,7 +109,7 @@ def traced():
     whole = Answering(net(3, table), "classification", "logits")
     batch = table.encode(SMALL)
     with torch.no_grad():
-        return table_export._traced(whole, batch), whole(batch)
+        return table_export._traced(whole, table, batch), whole(batch)
 
 
 @needs_onnx
@@ -172,7 +172,7 @@ def test_outputs_become_probabilities_or_values(task, form, y, expected):
 
 @needs_onnx
 def test_a_file_that_disagrees_is_not_left_behind(tmp_path, monkeypatch, traced):
-    monkeypatch.setattr(table_export, "_traced", lambda module, batch: traced[0])
+    monkeypatch.setattr(table_export, "_traced", lambda module, table, batch: traced[0])
     table = Table(SMALL)
     student = net(3, table).double()
     to_onnx(student, table, tmp_path / "s.onnx")

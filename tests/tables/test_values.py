@@ -1,4 +1,4 @@
-r"""Values of series, looked at one by one where they are few: the same as all at once."""
+r"""Numbers of series of every kind."""
 
 import numpy as np
 import pytest
@@ -17,20 +17,6 @@ SERIES = {
     "numbers with gaps": pd.Series([2, None, 2, 3], dtype="Int64"),
     "floats": pd.Series([0.5, np.nan, 0.5, 1.5]),
 }
-
-
-@pytest.mark.parametrize("name", SERIES)
-def test_few_rows_and_many_have_the_same_values(name, monkeypatch):
-    series = SERIES[name]
-
-    def spelled():
-        places, distinct = values.factorized(series)
-        return [None if place < 0 else distinct[place] for place in places]
-
-    few = spelled()
-    monkeypatch.setattr(values, "FEW_ROWS", 0)
-    assert few == spelled()
-    assert [value is None for value in few] == series.isna().tolist()
 
 
 @pytest.mark.parametrize("name", [name for name in SERIES if "number" in name or "fl" in name])

@@ -31,15 +31,15 @@ ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's com
 
 def export(
     result: ResultFolder,
-    path: Path = Argument(help="A name that ends in .onnx, .pt2 or .npz, or a folder."),
-    kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2 or numpy."),
+    path: Path = Argument(help="A name that ends in .onnx, .pt2, .h or .npz, or a folder."),
+    kind: str = Option("auto", "--format", help="auto (by the name), onnx, pt2, c or numpy."),
     predict: str | None = Option(
         None, help="For a condensed bag: module:name of the function of (draw, x)."),
     own: str | None = Option(
         None, "--student", help="For a student of your own: module:name of a module like it."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
-    r"""Write a result's student as ONNX, as a torch program, or as plain NumPy."""
+    r"""Write a result's student as ONNX, as a torch program, as C or as plain NumPy."""
     from limbeck import storage
     from limbeck.compression.fidelity.report import Fidelity
     from limbeck.export import export as write

@@ -19,11 +19,12 @@ from torch import nn
 from limbeck.arguments import Dict, Flag, Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.arrays import as_plain_array
 from limbeck.compression.baseline import train_on_labels
+from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
-from limbeck.compression.rows import ArrayFormat, RowFormat, TableFormat, format_from_spec
-from limbeck.compression.students import NumpyFastPath, predictions
+from limbeck.compression.rows import RowFormat, TableFormat, format_from_spec
+from limbeck.compression.students import predictions
 from limbeck.compression.training import Answering, Problem, Recipe
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models.preprocessed import Preprocessed
@@ -134,11 +135,10 @@ class Compressed(Result):
     def _predictions(self, X: object) -> np.ndarray:
         assert self.row_format is not None
         form = self.settings.get("student_output")
-        if isinstance(self.row_format, ArrayFormat):
-            if self._fast is None or not self._fast.current(self.student):
-                self._fast = NumpyFastPath(self.student, self.row_format.shape, self.task, form)
-            if (outputs := self._fast(X)) is not None:
-                return outputs
+        if self._fast is None or not self._fast.current(self.student):
+            self._fast = NumpyFastPath(self.student, self.row_format, self.task, form)
+        if (outputs := self._fast(X)) is not None:
+            return outputs
         return predictions(self.student, self.row_format.encode(X), self.task, form)
 
     @checked_arguments

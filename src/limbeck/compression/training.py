@@ -222,7 +222,8 @@ def make_student(
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     student = students.build_student(
         spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task, encoder=problem.format.encoder(data=problem.x), seed=recipe.training.seed,
+        problem.teacher.task, encoder=problem.format.encoder(data=problem.x),
+        seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:
         student.set_origin(origin)

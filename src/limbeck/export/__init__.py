@@ -1,17 +1,20 @@
-r"""Export of students: ONNX, torch.export or plain NumPy, checked, with a model card."""
+r"""Export of students: ONNX, torch.export, C or plain NumPy, checked, with a model card."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, shown
+from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
 from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
 from limbeck.export.numpy_predictor import numpy_files, to_numpy
 from limbeck.export.portable import Portable, of_result, portable
+from limbeck.export.table_onnx import COLUMNS
 from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
 
 __all__ = [
@@ -22,7 +25,8 @@ __all__ = [
 # by format: the suffix of its files, and the function that gives them for a path, with the largest
 # difference from torch
 FORMATS: dict[str, tuple[str, Callable[[Portable, Path], tuple[dict[Path, bytes], Any]]]] = {
-    "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "numpy": (".npz", numpy_files),
+    "onnx": (".onnx", onnx_file), "pt2": (".pt2", program_file), "c": (".h", c_file),
+    "numpy": (".npz", numpy_files),
 }  # fmt: skip
 _card_text = card  # `export` has an argument of that name
 
@@ -35,6 +39,7 @@ def export(
     *,
     input_shape: UserObject[int | Sequence[int] | None] = None,
     predict: UserObject[Callable[..., object] | None] = None,
+    columns: Annotated[str, Choice(*COLUMNS)] = "named",
     report: UserObject[object] = None,
     title: Text | None = None,
     card: Flag = True,
@@ -45,13 +50,15 @@ def export(
 
     Arguments:
         thing: A result, the folder of a saved one, a fitted estimator of limbeck's, or a module.
-        path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.npz` (with `name.py`) or a
-            folder (with predict.py and weights.npz) for plain NumPy.
-        format: "onnx", "pt2" or "numpy". Default: "auto", by the path. In a folder the first two
-            write student.onnx or student.pt2.
+        path: `name.onnx` for ONNX, `name.pt2` for torch.export, `name.h` for a C header, `name.npz`
+            (with `name.py`) or a folder (with predict.py and weights.npz) for plain NumPy.
+        format: "onnx", "pt2", "c" or "numpy". Default: "auto", by the path. In a folder the first
+            three write student.onnx, student.pt2 or student.h.
         input_shape: The shape of one row, if the module does not define it. Default: None.
         predict: Your own function of (draw, x), for the folder of a condensed bag, in which it is
             not saved. Default: None, for ready-made models.
+        columns: How the ONNX file of a table takes its columns: "named", one input for each, or
+            "encoded", all numbers in one and all codes of categories in another. Default: "named".
         report: The result of `result.report(...)`, for the card. Default: None.
         title: The card's title. Default: the student's kind.
         card: Whether to write a model card (Markdown) beside it. Default: True.
@@ -59,10 +66,14 @@ def export(
     path = Path(path)
     kind, folder = kind_of(path, format), path if _is_folder(path) else None
     if kind != "numpy" and folder is not None:
-        path = path / f"student.{kind}"
+        path = path / f"student{FORMATS[kind][0]}"
     if card:
         not_foreign(card_path(path, kind))
     model = portable(thing, input_shape, predict)
+    if columns == "encoded":
+        if kind != "onnx" or model.table is None:
+            raise ArgumentError("columns", shown(columns), "'named', but for a table as ONNX")
+        model = replace(model, columns=columns)
     content, worst = FORMATS[kind][1](model, path)
     written = tuple(content)
     if card:
@@ -84,7 +95,7 @@ def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     by_name = None if folder else suffixes.get(path.suffix)
     if format == "auto":
         if by_name is None and not folder:
-            expected = "a name that ends in .onnx, .pt2 or .npz, or a folder for NumPy"
+            expected = "a name that ends in .onnx, .pt2, .h or .npz, or a folder for NumPy"
             raise ArgumentError(argument, str(path), expected)
         return by_name or "numpy"
     if by_name not in (None, format):

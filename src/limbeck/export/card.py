@@ -12,8 +12,10 @@ import torch
 from limbeck.arguments import Choice, FromZero, PathLike, Text, UserObject, checked_arguments
 from limbeck.environment import environment
 from limbeck.errors import shown
+from limbeck.export.c_header import c_arguments, prefix
 from limbeck.export.files import MARK, TOLERANCE
 from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
+from limbeck.export.parts import encoded_columns
 from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
@@ -62,15 +64,15 @@ DOUBTS = {
 @checked_arguments
 def card(
     thing: UserObject[object], path: PathLike = "student.onnx",
-    format: Annotated[str, Choice("onnx", "pt2", "numpy")] = "onnx", worst: FromZero | None = None,
-    *, report: UserObject[object] = None, title: Text | None = None,
+    format: Annotated[str, Choice("onnx", "pt2", "c", "numpy")] = "onnx",
+    worst: FromZero | None = None, *, report: UserObject[object] = None, title: Text | None = None,
 ) -> str:  # fmt: skip
     r"""The model card of a result or a module, as Markdown.
 
     Arguments:
         thing: A result, an estimator, a module, or the result of `portable`.
         path: The file or folder of the student. Default: "student.onnx".
-        format: "onnx", "pt2" or "numpy". Default: "onnx".
+        format: "onnx", "pt2", "c" or "numpy". Default: "onnx".
         worst: The file's largest difference from torch. Default: None, not known.
         report: The result of `result.report(...)`. Default: None.
         title: The title. Default: the student's kind.
@@ -136,9 +138,15 @@ def _use(model: Portable, path: Path, format: str) -> str:
         if not script.stem.isidentifier():
             load = f'import runpy\n\npredict = runpy.run_path({dumps(script.name)})["predict"]\n'
         return f"{load}y = predict({x})  # needs nothing but NumPy"
+    if format == "c":
+        p, given = prefix(path.stem), c_arguments(model)
+        call = f"{p}_predict({', '.join(given)});"
+        return f"#include {dumps(path.name)}\n\n{given['y']} y[{p}_outputs];\n{call}"
     load = f"import onnxruntime\n\nsession = onnxruntime.InferenceSession({dumps(path.name)})\n"
-    if not table:
-        return load + 'y = session.run(["y"], {"x": x})[0]'
+    if not table or model.columns == "encoded":
+        names = c_arguments(model)
+        feeds = ", ".join(f'"{name}": {name}' for name in names if name != "y")
+        return f'{load}y = session.run(["y"], {{{feeds}}})[0]'
     feeds = "feeds = {...}  # an array (n, 1) for each column, by its name\n"
     return f"{load}{feeds}answers = session.run(None, feeds)"
 
@@ -152,6 +160,11 @@ def _inputs(model: Portable, format: str) -> str:
         if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 cannot distinguish some of these numbers: do not round them."
         return f"{text}\n\n{_gaps(model, format)}".rstrip()
+    if format == "c" or (format == "onnx" and model.columns == "encoded"):
+        kinds = c_arguments(model).items()
+        text = ", ".join(f"`{name}`: {kind}" for name, kind in kinds if name != "y")
+        places = markdown_table(("place", "column and values"), encoded_columns(model.table))
+        return f"{text}. In this order:\n\n{places}\n\n{_gaps(model, format)}"
     rows = [row for column in model.table.varying for row in _column(column, format)]
     text = markdown_table(("name", "shape", "values"), rows)
     if format == "pt2":
@@ -200,7 +213,7 @@ def _gaps(model: Portable, format: str) -> str:
 def _outputs(model: Portable, format: str) -> str:
     name = "predict" if format == "numpy" else "y"
     text = ANSWERS[model.form]
-    if model.table is not None and format == "onnx":
+    if model.table is not None and format == "onnx" and model.columns == "named":
         name = "label" if model.task == "regression" else "label, probabilities"
         text = text if model.task == "regression" else f"the class or classes, and {text}"
     if model.classes is None:
@@ -212,9 +225,11 @@ def _outputs(model: Portable, format: str) -> str:
 
 def _checks(worst: float | None, format: str) -> str:
     if worst is None:
-        return "Not run: onnxruntime was not installed."
+        absent = "no C compiler was found" if format == "c" else "onnxruntime was not installed"
+        return f"Not run: {absent}."
     program, exact, limit = {
         "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
+        "c": ("a C compiler", "", TOLERANCE),
         "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
     }[format]  # fmt: skip
     figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"

@@ -45,6 +45,7 @@ class Script:
 
     def __init__(self, name: str, features: int = 0, single: bool = False) -> None:
         self.name, self.features, self.single = name, features, single
+        self.numbers, self.codes = list[str](), list[str]()  # keys of a table's columns, in order
         self.lines: list[str] = []
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
 

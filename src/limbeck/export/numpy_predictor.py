@@ -19,6 +19,7 @@ import torch
 import limbeck
 from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
+from limbeck.compression.fast_path import indicators, number_features
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
@@ -26,7 +27,7 @@ from limbeck.export.numpy_layers import FUNCTIONS, Script, write
 from limbeck.export.portable import Portable, portable
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
-from limbeck.tables.columns import Category, Number
+from limbeck.tables.columns import Category
 from limbeck.tables.table import Table
 
 NUMPY_TOLERANCE = 1e-6  # as `files.TOLERANCE`, against torch in double precision
@@ -44,34 +45,45 @@ if any(np.isnan(a).any() for a in W.values() if a.dtype.kind == "f"):
 
 # the function by which scripts read a table's columns
 READER = '''
-def read(given, column):
-    """The numbers or codes of one column, and which are missing."""
-    if "categories" in column:
-        codes = {value: code for code, value in enumerate(column["categories"])}
-        text, found = isinstance(column["categories"][0], str), []
-        for value in np.asarray(given, object).tolist():
-            gone = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-            if not gone and isinstance(value, str) != text:
+NUMBERS = [column for column in COLUMNS if "categories" not in column]
+ORIGIN, FILL = (np.array([column[key] for column in NUMBERS]) for key in ("origin", "fill"))
+NO_GAPS = np.array([not column["mask"] for column in NUMBERS], bool)
+CODES = [{value: k for k, value in enumerate(c.get("categories", ()))} for c in COLUMNS]
+
+
+def read(frame):
+    """Numbers (n, N), which of them are missing, and codes (n, C)."""
+    row, numbers, codes = {}, [], []
+    if hasattr(frame, "iloc") and len(frame) == 1:  # pandas reads a row faster than its columns
+        row = dict(zip(frame.columns.tolist(), frame.iloc[0].tolist()))
+    for column, known in zip(COLUMNS, CODES):
+        name, alone = column["name"], column["alone"] or column["name"] not in row
+        given = frame[name] if alone else [row[name]]
+        if column.get("date"):
+            dates = np.asarray(given, "datetime64[us]")  # in UTC
+            numbers.append(np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6))
+            continue
+        values = given.tolist() if hasattr(given, "tolist") else given
+        gone = [v is None or type(v).__name__ in ("NAType", "NaTType") or v != v for v in values]
+        text = known and isinstance(column["categories"][0], str)
+        for value, missing in zip(values, gone):
+            if not missing and isinstance(value, str) != bool(text):
                 kind = "strings" if text else "numbers"
-                raise ValueError(
-                    f"{column['name']}: expected {kind}, got {value!r}, of another kind"
-                )
-            if gone and not column["gaps"]:
-                raise ValueError(f"{column['name']}: expected no missing values, as in the data")
-            found.append(len(codes) + 1 if gone else codes.get(value, len(codes)))
-        return np.array(found, int), None
-    if column["date"]:
-        dates = np.asarray(given, "datetime64[us]")  # in UTC
-        value = np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6)
-    else:
-        value = [np.nan if v is None or type(v).__name__ == "NAType" else v for v in given]
-        if any(isinstance(v, str) for v in value):
-            raise ValueError(f"{column['name']}: expected numbers")
-        value = np.array(value, float)
+                raise ValueError(f"{name}: expected {kind}, got {value!r}, of another kind")
+        if not known:
+            numbers.append([np.nan if missing else v for v, missing in zip(values, gone)])
+            continue
+        if any(gone) and not column["gaps"]:
+            raise ValueError(f"{name}: expected no missing values, as in the data")
+        size = len(known)
+        codes.append([size + 1 if m else known.get(v, size) for v, m in zip(values, gone)])
+    value, codes = np.array(numbers, float).T, np.array(codes, int).T
     gone = np.isnan(value)
-    if np.isinf(value).any() or (gone.any() and not column["mask"]):
-        raise ValueError(f"{column['name']}: expected finite numbers, as the data had")
-    return np.where(gone, column["fill"], value - column["origin"]).astype(np.float32), gone
+    wrong = np.isinf(value) | (gone & NO_GAPS)
+    if wrong.any():
+        name = NUMBERS[wrong.any(0).argmax()]["name"]
+        raise ValueError(f"{name}: expected finite numbers, as the data had")
+    return np.where(gone, FILL, value - ORIGIN).astype(np.float32), gone, codes
 '''
 
 
@@ -79,40 +91,40 @@ def column_records(table: Table) -> list[dict[str, Any]]:
     r"""The columns that vary, as `read` takes them."""
     records = []
     for column in table.varying:
+        # a row of pandas may have whole numbers as floats, and dates in their time zone
         if isinstance(column, Category):
             kind = {"categories": list(column.categories), "gaps": bool(column.missing)}
+            kind["alone"] = type(column.categories[0]) is int
         else:
-            assert isinstance(column, Number)
             kind = {"date": column.kind == "date", "mask": column.mask}
-            kind |= {"fill": column.fill, "origin": column.origin}
-        records.append({"name": column.name, "key": column.key, **kind})
+            kind |= {"fill": column.fill, "origin": column.origin, "alone": kind["date"]}
+        records.append({"name": column.name, **kind})
     return records
 
 
 @write.register
 def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
-    script.add("f = []")
-    if module.numbers:
-        keys, count = [number.key for number in module.numbers], len(module.masks)
-        arrays = script.attributes(module, prefix, "mean", "scale", "fill")
-        mean, scale, fill = (array + exact for array in arrays)
-        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
-        if count:
-            script.add(f"gone = np.stack([h[key] for key in {module.masks!r}], 1)")
-            filled = f"np.where(gone, {fill}[:{count}], v[:, :{count}])"
-            script.add(f"v = np.hstack([{filled}, v[:, {count}:]])")
-        script.add(f"f.append((v - {mean}) / {scale})")
-        if count:
-            script.add("f.append(gone)")
+    script.add("numbers, gone, codes = h")
+    order = np.array([script.numbers.index(number.key) for number in module.numbers], int)
+    names = ("which", "shift", "scale", "low", "high")
+    which, *features = (t.numpy(force=True) for t in number_features(module))
+    arrays = zip(names, (order[which], *features), strict=True)
+    number, shift, scale, low, high = (script.array(prefix + k, v) for k, v in arrays)
+    script.add(f"f = [(numbers[:, {number}] - {shift}{exact}) / {scale}{exact}]")
+    if np.isfinite(features[2:]).any():
+        script.add(f"f = [np.clip(f[0], {low}{exact}, {high}{exact})]")
+    if module.masks:
+        masked = script.array(f"{prefix}masked", order[: len(module.masks)])
+        script.add(f"f.append(gone[:, {masked}])")
     if module.indicated:
-        keys = [category.key for category in module.indicated]
-        which, slots = script.attributes(module, prefix, "which", "slots")
-        script.add(f"v = np.stack([h[key] for key in {keys!r}], 1)")
-        script.add(f"f.append(v[:, {which}] == {slots})")
-    for number, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
+        arrays = zip(("place", "slots"), indicators(module, script.codes), strict=True)
+        place, slots = (script.array(prefix + name, values) for name, values in arrays)
+        script.add(f"f.append(codes[:, {place}] == {slots})")
+    for k, (key, layer) in enumerate(zip(module.embedded, module.embeddings, strict=True)):
         weight: Any = layer.weight
-        script.add(f"f.append({script.array(f'{prefix}{number}.embedding', weight)}[h[{key!r}]])")
+        table = script.array(f"{prefix}{k}.embedding", weight)
+        script.add(f"f.append({table}[codes[:, {script.codes.index(key)}]])")
     script.add("h = np.hstack(f)")
 
 
@@ -170,16 +182,12 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     script = Script(model.name, 0 if table is not None else math.prod(shape), single)
     argument, rows, reader = "x", "rows", ""
     if table is not None:
-        argument, reader = "frame", READER
+        argument, reader = "frame", 'COLUMNS = json.loads(str(W["columns"]))' + READER
         rows = "columns by name: a data frame, or a dict of lists"
         script.array("columns", np.array(json.dumps(column_records(table))))
-        script.add(
-            "h = {}",
-            'for column in json.loads(str(W["columns"])):',
-            '    h[column["key"]], gone = read(frame[column["name"]], column)',
-            '    if column.get("mask"):',
-            '        h[column["mask"]] = gone',
-        )
+        script.numbers = [column.key for column in table.numbers]
+        script.codes = [c.key for c in table.varying if c.key not in script.numbers]
+        script.add("h = read(frame)")
     else:
         expected = f"({', '.join(['n', *map(str, shape)])})"
         script.add("h = np.asarray(x, float)", f"if h.shape[1:] != {shape}:")
@@ -201,7 +209,7 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         lines.append(f"CLASSES = {names!r}")
     for name, expression in functions.items():
         lines += ["", "", f"def {name}(z):", f"    return {expression}"]
-    lines += ["", *reader.splitlines()] if reader else []
+    lines += reader.splitlines()
     lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
     lines += [f"    {line}" for line in script.lines]
     if model.task == "classification" and model.classes is not None:

@@ -36,6 +36,7 @@ class Portable:
     table: Table | None = None
     student: nn.Module | None = None  # as it was trained
     about: dict[str, Any] = field(default_factory=dict)  # how it was made, by name
+    columns: str = "named"  # how an ONNX file takes a table: "named" or "encoded"
 
     @property
     def name(self) -> str:

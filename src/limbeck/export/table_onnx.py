@@ -1,4 +1,4 @@
-r"""Tables as ONNX graphs: one named input per column."""
+r"""Tables as ONNX graphs: one named input per column, or encoded numbers and codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
@@ -20,9 +19,13 @@ from limbeck.compression.fidelity.comparison import TASKS
 from limbeck.compression.training import Answering
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export import files
-from limbeck.export.portable import random_rows
+from limbeck.export.onnx_graph import Nodes, student_graph, tensor
+from limbeck.export.parts import categories_of, encoded_inputs, is_wide, parts_of
+from limbeck.export.portable import Portable, random_rows
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
+
+COLUMNS = ("named", "encoded")
 
 
 class Port(NamedTuple):
@@ -59,12 +62,17 @@ def _unused(column: Category, value: Any, step: Any) -> Any:
     return value
 
 
-def feeds(table: Table, df: object) -> dict[str, np.ndarray[Any, Any]]:
-    r"""The inputs of a table's ONNX file, arrays (n, 1) by name, of a frame."""
-    return _feeds(table, table.encode(df))
+def feeds(table: Table, df: object, columns: str = "named") -> dict[str, np.ndarray[Any, Any]]:
+    r"""The inputs of a table's ONNX file of a frame: arrays (n, 1) by name, or encoded ones."""
+    choice("columns", columns, COLUMNS)
+    return _feeds(table, table.encode(df), columns)
 
 
-def _feeds(table: Table, batch: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+def _feeds(
+    table: Table, batch: Mapping[str, Tensor], columns: str
+) -> dict[str, np.ndarray[Any, Any]]:
+    if columns == "encoded":
+        return encoded_inputs(table, batch)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for column in table.varying:
         takes, values = port(column), batch[column.key].numpy(force=True)
@@ -84,91 +92,102 @@ def _feeds(table: Table, batch: Mapping[str, Tensor]) -> dict[str, np.ndarray[An
     return arrays
 
 
-def _column_nodes(column: Column, outputs: list[str], prefix: str) -> list[Any]:
-    r"""The ONNX nodes from a column's input (n, 1) to its tensors (n,), in `keys`' order."""
-    graph = _Nodes(prefix)
-    row = graph("Squeeze", column.key, graph.constant([1]))
+def _code_node(graph: Nodes, column: Category) -> str:
+    r"""The ONNX nodes from a column's input (n, 1) to its codes (n, 1)."""
     takes = port(column)
-    if isinstance(column, Number):
-        if takes.dtype is np.float64:
-            row = graph("Sub", row, graph.constant(column.origin))
-            row = graph("Cast", row, to=1)  # to float32
-        if column.mask:  # without gaps in the data, the answer to NaN is NaN
-            missing = graph("IsNaN", row, output=outputs[1])
-            row = graph("Where", missing, graph.constant(column.fill, np.float32), row)
-    elif takes.dtype is np.bool_:
-        row = graph("Cast", row, to=7)  # to int64
+    if takes.dtype is np.bool_:
+        return graph("Cast", column.key, to=7)  # to int64
+    codes = dict(zip(column.categories, range(column.unknown), strict=True))
+    as_float = takes.dtype not in (object, np.int64)
+    if column.missing and not as_float:
+        codes[takes.missing] = column.gone
+    code = graph(
+        "LabelEncoder", column.key, domain="ai.onnx.ml",
+        keys_tensor=tensor(list(codes), takes.dtype),
+        values_tensor=tensor(list(codes.values()), np.int64),
+        default_tensor=tensor([column.unknown], np.int64),
+    )  # fmt: skip
+    if as_float:  # NaN has the code of a missing value even without gaps: the answer is NaN
+        code = graph("Where", graph("IsNaN", column.key), graph.constant(column.gone), code)
+    return code
+
+
+def _ordered(table: Table) -> list[Number]:
+    r"""Numbers in the order in which a student gets them: those that come as float64 last."""
+    return sorted(table.numbers, key=lambda column: port(column).dtype is np.float64)
+
+
+def _front(table: Table, columns: str) -> tuple[Nodes, list[Any]]:
+    r"""The nodes from a file's inputs to a student's numbers and codes; and these inputs."""
+    from onnx import helper
+
+    graph, numbers, categories = Nodes("column"), _ordered(table), categories_of(table)
+    order = [table.numbers.index(column) for column in numbers]
+    if columns == "encoded":
+        kinds = {"numbers": np.float64 if is_wide(table) else np.float32, "codes": np.int64}
+        sizes = {"numbers": len(numbers), "codes": len(categories)}
+        given: list[Any] = [
+            (k, kinds[k], size, "see the model card") for k, size in sizes.items() if size
+        ]
+        x = "numbers"
+        if is_wide(table):
+            origin = [column.origin for column in table.numbers]
+            x = graph("Cast", graph("Sub", x, graph.constant(origin, np.float64)), to=1)
+        if order != sorted(order):
+            x = graph("Gather", x, graph.constant(order), axis=1)
+        codes = "codes"
     else:
-        assert isinstance(column, Category)
-        codes = dict(zip(column.categories, range(column.unknown), strict=True))
-        as_float = takes.dtype not in (object, np.int64)
-        if column.missing and not as_float:
-            codes[takes.missing] = column.gone
-        code = graph(
-            "LabelEncoder", row, domain="ai.onnx.ml",
-            keys_tensor=_tensor(list(codes), takes.dtype),
-            values_tensor=_tensor(list(codes.values()), np.int64),
-            default_tensor=_tensor([column.unknown], np.int64),
-        )  # fmt: skip
-        if as_float:  # NaN has the code of a missing value even without gaps: the answer is NaN
-            code = graph("Where", graph("IsNaN", row), graph.constant(column.gone), code)
-        row = code
-    graph("Identity", row, output=outputs[0])
-    return graph.nodes
-
-
-class _Nodes:
-    r"""A list of ONNX nodes; each call adds one and returns its output's name."""
-
-    def __init__(self, prefix: str) -> None:
-        self.nodes: list[Any] = []
-        self.prefix = prefix
-
-    def __call__(
-        self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
-    ) -> str:
-        from onnx import helper
-
-        name = output or f"{self.prefix}/{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
-        return name
-
-    def constant(self, value: ArrayLike, dtype: Any = None) -> str:
-        return self("Constant", value=_tensor(value, dtype))
-
-
-def _tensor(value: ArrayLike, dtype: Any = None) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.array(value, dtype))
+        given = []
+        for column in table.varying:
+            takes = port(column)  # missing: None if there is no such thing
+            given.append((column.key, takes.dtype, 1, f"{column.kind}; missing: {takes.missing!r}"))
+        plain = [c.key for c in numbers if port(c).dtype is np.float32]
+        parts = [graph.joined(plain)] if plain else []
+        if wide := [column for column in numbers if port(column).dtype is np.float64]:
+            x = graph.joined([column.key for column in wide])
+            x = graph("Sub", x, graph.constant([column.origin for column in wide], np.float64))
+            parts.append(graph("Cast", x, to=1))  # to float32
+        x = graph.joined(parts) if parts else ""
+        codes = graph.joined([_code_node(graph, c) for c in categories]) if categories else ""
+    if numbers:
+        graph("Identity", x, output="student/numbers")
+    if categories:
+        graph("Identity", codes, output="student/codes")
+    inputs = []
+    for name, dtype, width, about in given:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        inputs.append(helper.make_tensor_value_info(name, kind, ["batch", width], about))
+    return graph, inputs
 
 
 def to_onnx(
     student: nn.Module, table: Table, path: str | Path,
     classes: Sequence[Any] | np.ndarray[Any, Any] | None = None,
-    task: str = "classification", output: str = "auto",
+    task: str = "classification", output: str = "auto", columns: str = "named",
 ) -> Path:  # fmt: skip
     r"""Write a student of a table's tensors as an ONNX file, which is run and compared with torch.
 
     Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a
     frame). Outputs are "label" (the class; zeros and ones (n, K) of labels; or values (n, K)) and,
-    but for regression, "probabilities" (n, K). A row that `predict` refuses has NaN for an answer,
-    and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
+    but for regression, "probabilities" (n, K). With `columns="encoded"` inputs are "numbers" (n, N)
+    and "codes" (n, C), and "y" (n, K) is the output. A row that `predict` refuses has NaN for an
+    answer, and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
     path = Path(path)
     files.check_suffix(path, ".onnx")
-    files.write_files({path: table_onnx_file(student, table, classes, task, output)})
+    files.write_files({path: table_onnx_file(student, table, classes, task, output, columns)})
     return path
 
 
 def table_onnx_file(
     student: nn.Module, table: Table, classes: Sequence[Any] | np.ndarray[Any, Any] | None,
-    task: str, output: str,
+    task: str, output: str, columns: str = "named",
 ) -> bytes:  # fmt: skip
     r"""The content of the ONNX file that `to_onnx` writes."""
     choice("task", task, TASKS)
+    choice("columns", columns, COLUMNS)
     for column in table.varying:
-        if column.key in ("label", "probabilities"):
+        if column.key in ("label", "probabilities") and columns == "named":
             expected = "columns of other names than the outputs have: rename it"
             raise ArgumentError("table", f"a column {column.key!r}", expected)
     if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
@@ -182,9 +201,12 @@ def table_onnx_file(
     with torch.no_grad():
         expected = module(batch)
     labels = _labels(classes, expected.shape[1])
-    file: bytes = _assembled(_traced(module, batch), table, task, labels).SerializeToString()
-    name = "label" if task == "regression" else "probabilities"
-    answers = run_onnx(file, _feeds(table, batch), [name])
+    keys = [column.key for column in _ordered(table)]
+    core = student_graph(parts_of(module), keys, [column.key for column in categories_of(table)])
+    core = _traced(module, table, batch) if core is None else core
+    file: bytes = _assembled(core, table, task, labels, columns).SerializeToString()
+    name = "y" if columns == "encoded" else "label" if task == "regression" else "probabilities"
+    answers = run_onnx(file, _feeds(table, batch, columns), [name])
     files.check_agreement("ONNX file", files.relative_difference(answers, expected))
     return file
 
@@ -200,24 +222,41 @@ def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
     return labels.astype(types.get(labels.dtype.kind, np.int64))
 
 
-class _Unnamed(nn.Module):
-    r"""A module of a table's tensors without their names, which torch's exporter runs as code."""
+class _Encoded(nn.Module):
+    r"""A module of a table's tensors as one of numbers and codes, without names of columns.
 
-    def __init__(self, module: nn.Module, names: list[str]) -> None:
+    torch's exporter runs names as code.
+    """
+
+    def __init__(self, module: nn.Module, table: Table) -> None:
         super().__init__()
-        self.module, self.names = module, names
+        self.module, self.numbers, self.codes = module, _ordered(table), categories_of(table)
 
     def forward(self, parts: list[Tensor]) -> Any:
-        return self.module(dict(zip(self.names, parts, strict=True)))
+        batch: dict[str, Tensor] = {}
+        for k, column in enumerate(self.numbers):
+            value = parts[0][:, k]
+            if column.mask is not None:
+                batch[column.mask] = value.isnan()
+                value = torch.where(value.isnan(), column.fill, value)
+            batch[column.key] = value
+        for k, category in enumerate(self.codes):
+            batch[category.key] = parts[-1][:, k]
+        return self.module(batch)
 
 
-def _traced(module: Answering, batch: dict[str, Tensor]) -> Any:
-    r"""The ONNX model of torch's part, whose inputs are the tensors of a table."""
-    free = [{0: torch.export.Dim("batch")}] * len(batch)
-    parts, unnamed = list(batch.values()), _Unnamed(module, list(batch)).eval()
+def _traced(module: Answering, table: Table, batch: dict[str, Tensor]) -> Any:
+    r"""The ONNX model of torch's part, of numbers and codes."""
+    arrays = encoded_inputs(table, batch)
+    order = [table.numbers.index(column) for column in _ordered(table)]
+    if order:
+        origin = np.array([column.origin for column in table.numbers])
+        arrays["numbers"] = (arrays["numbers"] - origin).astype(np.float32)[:, order]
+    parts = [torch.from_numpy(array) for array in arrays.values()]
+    free = [{0: torch.export.Dim("batch")}] * len(parts)
     return trace_onnx(
-        unnamed, parts, type(module.student).__name__, dynamic_shapes=(free,),
-        input_names=[f"part_{k}" for k in range(len(batch))], output_names=["answer"],
+        _Encoded(module, table).eval(), parts, type(module.student).__name__,
+        dynamic_shapes=(free,), input_names=list(arrays), output_names=["answer"],
     ).model_proto  # fmt: skip
 
 
@@ -231,23 +270,18 @@ def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
         raise files.export_error(name, "ONNX", error) from error
 
 
-def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None) -> Any:
-    r"""Columns before torch's part, label and probabilities behind it."""
+def _assembled(
+    core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None, columns: str = "named"
+) -> Any:
+    r"""Columns before the student, label and probabilities behind it."""
     from onnx import checker, compose, helper
 
     core = compose.add_prefix(core, "student/")
     answer = core.graph.output[0]
-    inputs, before = [], []
-    names = iter(value.name for value in core.graph.input)
-    for k, column in enumerate(table.varying):
-        takes = port(column)
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(takes.dtype))
-        about = f"{column.kind}; missing: {takes.missing!r}"  # None: there is no such thing
-        inputs.append(helper.make_tensor_value_info(column.key, kind, ["batch", 1], about))
-        before += _column_nodes(column, [next(names) for _ in column.keys], f"column/{k}")
-    columns = answer.type.tensor_type.shape.dim[1].dim_value
-    after, outputs = _answers(task, labels, answer.name, columns)
-    every_node = [*before, *core.graph.node, *after]
+    front, inputs = _front(table, columns)
+    count = answer.type.tensor_type.shape.dim[1].dim_value
+    after, outputs = _answers(task, labels, answer.name, count, columns)
+    every_node = [*front.nodes, *core.graph.node, *after]
     graph = helper.make_graph(every_node, "student", inputs, outputs, core.graph.initializer)
     sets = {entry.domain: entry.version for entry in core.opset_import} | {"ai.onnx.ml": 4}
     model = helper.make_model(
@@ -263,16 +297,17 @@ def _assembled(core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] 
 
 
 def _answers(
-    task: str, labels: np.ndarray[Any, Any] | None, answer: str, columns: int
+    task: str, labels: np.ndarray[Any, Any] | None, answer: str, count: int, columns: str
 ) -> tuple[list[Any], list[Any]]:
     r"""Nodes from torch's answer (n, K) to outputs, and these outputs."""
     from onnx import TensorProto, helper
 
-    graph = _Nodes("answer")
-    wide: list[Any] = ["batch", columns]
-    if task == "regression":
-        graph("Identity", answer, output="label")
-        return graph.nodes, [helper.make_tensor_value_info("label", TensorProto.FLOAT, wide)]
+    graph = Nodes("answer")
+    wide: list[Any] = ["batch", count]
+    if columns == "encoded" or task == "regression":
+        name = "y" if columns == "encoded" else "label"
+        graph("Identity", answer, output=name)
+        return graph.nodes, [helper.make_tensor_value_info(name, TensorProto.FLOAT, wide)]
     graph("Identity", answer, output="probabilities")
     kind, shape = TensorProto.INT64, wide
     if task == "multilabel":
@@ -280,11 +315,11 @@ def _answers(
         label = graph("Cast", likely, to=kind)
         graph("Where", graph("IsNaN", answer), graph.constant(-1), label, output="label")
     else:
-        names = np.arange(columns) if labels is None else labels
+        names = np.arange(count) if labels is None else labels
         total = graph("ReduceSum", answer, graph.constant([1]), keepdims=0)
         missing = graph("IsNaN", total)  # such a row has a label of its own, in the last place
         likely = graph("ArgMax", answer, axis=1, keepdims=0)
-        place = graph("Where", missing, graph.constant(columns), likely)
+        place = graph("Where", missing, graph.constant(count), likely)
         integer = np.iinfo(np.int64).min if -1 in names else -1
         no_label = {"O": "", "i": integer, "f": np.nan}.get(names.dtype.kind, False)
         choices = graph.constant(np.append(names, np.array([no_label], names.dtype)))
@@ -292,6 +327,38 @@ def _answers(
         kind, shape = helper.np_dtype_to_tensor_dtype(names.dtype), wide[:1]
     outputs = [("label", kind, shape), ("probabilities", TensorProto.FLOAT, wide)]
     return graph.nodes, [helper.make_tensor_value_info(*output) for output in outputs]
+
+
+def array_graph(model: Portable) -> Any:
+    r"""The ONNX model of a student of rows (n, D), from x to y; None of others."""
+    from onnx import TensorProto, compose, helper
+
+    parts = parts_of(model.module)
+    if parts is None or parts.encoder is not None or len(model.shape or ()) != 1:
+        return None
+    assert model.shape is not None
+    core = student_graph(parts, list(map(str, range(model.shape[0]))), [])
+    if core is None:
+        return None
+    core, front, x = compose.add_prefix(core, "student/"), Nodes("row"), "x"
+    wide = model.dtype == torch.float64
+    if parts.origin is not None:
+        x = front("Sub", x, front.constant(parts.origin))
+    front("Cast", x, to=1, output="student/numbers")
+    nodes = [
+        *front.nodes,
+        *core.graph.node,
+        helper.make_node("Identity", ["student/answer"], ["y"]),
+    ]
+    kind = TensorProto.DOUBLE if wide else TensorProto.FLOAT
+    given = helper.make_tensor_value_info("x", kind, ["batch", *model.shape])
+    y = helper.make_tensor_value_info(
+        "y",
+        TensorProto.FLOAT,
+        ["batch", core.graph.output[0].type.tensor_type.shape.dim[1].dim_value],
+    )
+    core.graph.CopyFrom(helper.make_graph(nodes, "student", [given], [y]))
+    return core
 
 
 def run_onnx(

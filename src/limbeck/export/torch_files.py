@@ -25,7 +25,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.portable import Portable, portable
-from limbeck.export.table_onnx import run_onnx, table_onnx_file, trace_onnx
+from limbeck.export.table_onnx import array_graph, run_onnx, table_onnx_file, trace_onnx
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.kernels import nade_blocks, segments
 from limbeck.models.mixture import GaussianMixture
@@ -152,17 +152,19 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | N
         assert model.student is not None
         assert model.task is not None
         output = "logits" if model.task == "multilabel" else "auto"
-        content = table_onnx_file(model.student, model.table, model.classes, model.task, output)
+        content = table_onnx_file(
+            model.student, model.table, model.classes, model.task, output, model.columns
+        )
         return {path: content}, files.TOLERANCE
     if importlib.util.find_spec("onnxscript") is None:
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
     x, module = model.rows(), plain(model.module)
     with evaluating(module), torch.no_grad():
-        program = trace_onnx(
+        program = array_graph(model) or trace_onnx(
             module, x, model.name, input_names=["x"], output_names=["y"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )  # fmt: skip
-        content = program.model_proto.SerializeToString()
+        ).model_proto  # fmt: skip
+        content = program.SerializeToString()
         if importlib.util.find_spec("onnxruntime") is None:
             return {path: content}, None
         try:

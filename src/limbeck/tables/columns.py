@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, Any]
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # a second, by NumPy's unit of time
-FEW_ROWS = 32  # up to which values are read one by one
 LIMIT = float(np.finfo(np.float32).max) / 4  # so that differences stay within float32
 MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().NA}  # of gaps
 
@@ -32,21 +31,6 @@ def pandas() -> Any:
         text = "tables, and rows with missing values, need pandas: pip install 'limbeck[tables]'"
         raise LimbeckError(text) from None
     return module
-
-
-def factorized(series: pd.Series) -> tuple[Array, Any]:
-    r"""Indices (n,) into the values that occur, −1 where they are missing; and these values."""
-    module = pandas()
-    if len(series) > FEW_ROWS:
-        codes, distinct = module.factorize(series)
-        return codes, distinct
-    places, values = list[int](), list[Any]()  # values may come several times, which is faster
-    for value in series.tolist():
-        hash(value)  # a TypeError for lists and the like
-        missing = module.isna(value) is True
-        places.append(-1 if missing else len(values))
-        values += [] if missing else [value]
-    return np.array(places, int), values
 
 
 def is_date(dtype: Any) -> bool:
@@ -200,7 +184,7 @@ class Category(_Column):
 
     def encode(self, series: pd.Series) -> dict[str, Array]:
         try:
-            indices, distinct = factorized(series)
+            indices, distinct = pandas().factorize(series)
         except TypeError:
             raise ArgumentError(self.argument, "values that are no scalars", "categories") from None
         text = any(isinstance(value, str) for value in self.categories)

@@ -30,6 +30,7 @@ from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
+from limbeck.tables.few_rows import FEW_ROWS, FewRowsReader, Matrices
 from limbeck.tables.reading import FEW_VALUES, is_code, knots_of, read
 from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
@@ -80,6 +81,8 @@ class Table:
         columns: The columns, in order.
         rows: The number of rows of the frame.
     """
+
+    _reader: FewRowsReader | None = None  # of frames like the last one
 
     @checked_arguments
     def __init__(
@@ -134,17 +137,34 @@ class Table:
     def encode_exactly(self, df: UserObject[object]) -> dict[str, Tensor]:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
+        parts: dict[str, Tensor] = {}
+        if (few := self.few_rows(frame)) is not None:
+            numbers, codes = iter(few.numbers.T), iter(few.codes.T)
+            missing = dict(zip((c.key for c in self.numbers), few.missing.T, strict=True))
+            for column in self.varying:
+                values = next(numbers if isinstance(column, Number) else codes)
+                both = zip(column.keys, (values, missing.get(column.key)), strict=False)
+                parts |= {key: torch.from_numpy(np.array(array)) for key, array in both}
+            return parts
         times = Counter(frame.columns)
         if absent := [column.name for column in self.varying if not times[column.name]]:
             received = f"no column {', '.join(map(repr, absent))}"
             raise ArgumentError("df", received, "all columns of the table that vary")
-        parts: dict[str, Tensor] = {}
         for column in self.varying:
             if times[column.name] > 1:
                 raise ArgumentError("df", f"{column.name!r} more than once", "different names")
             arrays = column.encode(frame[column.name])
             parts |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return parts
+
+    def few_rows(self, frame: UserObject[Any]) -> Matrices | None:
+        r"""The same of a few rows as matrices; None of others, and of values to be refused."""
+        if len(frame) > FEW_ROWS:
+            return None
+        names, dtypes, reader = frame.columns.tolist(), frame.dtypes.tolist(), self._reader
+        if reader is None or reader.names != names or reader.dtypes != dtypes:
+            reader = self._reader = FewRowsReader(self.varying, names, dtypes)
+        return reader(frame)
 
     @checked_arguments
     def to_frame(self, batch: Dict[Mapping[str, Any]]) -> Any:

@@ -1,0 +1,223 @@
+r"""Predictions of a few rows in NumPy, without the overhead of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limbeck.compression.rows import RowFormat, TableFormat
+from limbeck.compression.students import output_form
+from limbeck.models.mlp import MLP
+from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.table_encoder import TableEncoder
+from limbeck.models.tree import SURE, Trees
+from limbeck.tables.table import Table
+
+ROWS = 32  # rows up to which a net is evaluated in NumPy
+STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
+LARGEST = 1e30  # up to which nothing overflows; greater numbers, and NaN, are for others' checks
+TINY = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, which has no logarithm
+TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+Function = Callable[[np.ndarray], np.ndarray]
+# activations of `limbeck.models.MLP` in NumPy
+LAYERS: dict[str, Function] = {
+    "linear": lambda z: z,
+    "relu": lambda z: np.maximum(z, 0, out=z),
+    "tanh": np.tanh,
+}
+
+
+class NumpyFastPath:
+    r"""Predictions (n, K) of limbeck's students for a few rows, in NumPy on the CPU."""
+
+    def __init__(
+        self, student: nn.Module, row_format: RowFormat, task: str, form: str | None
+    ) -> None:
+        self.student, self.row_format, self.task = student, row_format, task
+        self.form = output_form(student, form)
+        self.features: Callable[[Any], np.ndarray | None] | None = self._rows
+        trees = student
+        if isinstance(row_format, TableFormat):
+            self.features = _table_rows(student, row_format.table)
+            trees = getattr(student, "network", student)
+        known = _trees(trees) if type(trees) is Trees else _net(student)
+        encoded = getattr(student, "encoder", None) is not None
+        if encoded != isinstance(row_format, TableFormat) or (
+            task == "classification" and self.form not in ("logits", "probabilities")
+        ):
+            known = None
+        self.raw: Function
+        self.max_rows, self.raw = known or (0, np.copy)
+        origin = getattr(student, "origin", None)
+        self.origin = None if origin is None else origin.cpu().numpy()
+        modules = [] if known is None else list(student.modules())
+        # what must be where it was: tensors with their addresses, and modules, with their owners
+        owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
+        self.parts: list[tuple[dict[str, Any], str, Any, int | None]] = [
+            (owner, name, part, part.data_ptr() if isinstance(part, Tensor) else None)
+            for owner in owners
+            for name, part in owner.items()
+        ]
+        self.hooks = [h for m in modules for h in (m._forward_hooks, m._forward_pre_hooks)]
+
+    def current(self, student: nn.Module) -> bool:
+        r"""Whether this is the same student, with all parts at the same addresses."""
+        return student is self.student and all(
+            (address is None or value.data_ptr() == address) and owner.get(name) is value
+            for owner, name, value, address in self.parts
+        )
+
+    def __call__(self, X: object) -> np.ndarray | None:
+        r"""The student's outputs at rows; None where torch has to compute them."""
+        if any(self.hooks) or not self.max_rows or self.features is None:
+            return None
+        with np.errstate(all="ignore"):  # as torch does
+            if (x := self.features(X)) is None or len(x) > self.max_rows:
+                return None
+            y = self.raw(x).astype(np.float64)
+            if self.task == "classification":
+                if self.form != "logits":
+                    return np.maximum(y, TINY)
+                e = np.exp(y - y.max(1, keepdims=True))
+                return e / e.sum(1, keepdims=True)
+            if self.task == "multilabel" and self.form != "probabilities":
+                return 1 / (1 + np.exp(-y))
+        return y
+
+    def _rows(self, X: Any) -> np.ndarray | None:
+        r"""Rows of numbers (n, D), in float32."""
+        if type(X) is Tensor and X.layout == torch.strided and X.dtype is torch.float32:
+            X = X.detach().numpy() if X.device.type == "cpu" else X
+        if (
+            type(X) is not np.ndarray
+            or X.dtype not in TYPES
+            or X.shape[1:] != self.row_format.shape  # type: ignore[union-attr]
+            or not 0 < len(X) <= self.max_rows
+            or not np.abs(X).max() <= LARGEST
+        ):
+            return None
+        x: np.ndarray = X if self.origin is None else X - self.origin  # in float64
+        return x.astype(np.float32).reshape(len(x), -1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NumpyFastPath, (self.student, self.row_format, self.task, self.form)
+
+
+def number_features(encoder: TableEncoder) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""Which number each feature of numbers is of, its shift and scale, and its lowest and highest.
+
+    Features are `(x[:, which] - shift) / scale`, within these bounds.
+    """
+    return encoder.source, encoder.shift, encoder.scale, encoder.low, encoder.high
+
+
+def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Of each indicator, the place of its column among those of codes, and the code."""
+    own = np.array([codes.index(category.key) for category in encoder.indicated], int)
+    return own[encoder.which.numpy(force=True)], encoder.slots.numpy(force=True)
+
+
+def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None] | None:
+    r"""From data frames to features (n, width); None of other encoders than limbeck's own."""
+    encoder = getattr(student, "encoder", None)
+    if not isinstance(encoder, TableEncoder) or type(encoder) is not TableEncoder:
+        return None
+    layers: Any = encoder.embeddings
+    weights: list[Tensor] = [layer.weight.detach() for layer in layers]
+    tensors = number_features(encoder)
+    if not all(map(_plain, (*tensors[1:], *weights))):
+        return None
+    which, shift, scale, low, high = (t.numpy() for t in tensors)
+    free = not (np.isfinite(low).any() or np.isfinite(high).any())
+    numbers = [column.key for column in table.numbers]
+    codes = [column.key for column in table.varying if column.key not in numbers]
+    order = np.array([numbers.index(number.key) for number in encoder.numbers], int)
+    number, masked = order[which], order[: len(encoder.masks)]
+    indicated, slots = indicators(encoder, codes)
+    places = [codes.index(key) for key in encoder.embedded]
+    embedded = [(k, weight.numpy()) for k, weight in zip(places, weights, strict=True)]
+
+    def features(X: Any) -> np.ndarray | None:
+        rows = table.few_rows(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
+        if rows is None:
+            return None
+        x = (rows.numbers.astype(np.float32)[:, number] - shift) / scale
+        x = x if free else np.clip(x, low, high)
+        parts = [x, rows.missing[:, masked], rows.codes[:, indicated] == slots]
+        parts += [weight[rows.codes[:, k]] for k, weight in embedded]
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+    return features
+
+
+def _net(student: nn.Module) -> tuple[int, Function] | None:
+    r"""Rows that a net with its scaling takes at most, and its function from (n, D) to (n, K)."""
+    net: Any = student
+    ends: list[Any] = [None] * 4
+    if type(student) is Preprocessed:
+        net = student.network
+        ends = [student.shift, student.scale, student.out_shift, student.out_scale]
+    if type(net) is not MLP:
+        return None
+    names = (*net.hidden, net.output)
+    if not LAYERS.keys() >= set(names) or any(type(layer) is not nn.Linear for layer in net.layers):
+        return None
+    tensors = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
+    if not all(t is None or _plain(t) for t in tensors):
+        return None
+    arrays: list[Any] = [None if t is None else t.detach().numpy() for t in tensors]
+    shift, scale, out_shift, out_scale, *rest = arrays
+    if shift is not None:
+        shift, scale = shift.reshape(-1), scale.reshape(-1)
+    weights, activations = [weight.T for weight in rest[::2]], [LAYERS[name] for name in names]
+    layers = list(zip(weights, rest[1::2], activations, strict=True))
+
+    def raw(x: np.ndarray) -> np.ndarray:
+        if shift is not None:
+            x = (x - shift) * scale
+        for weight, bias, activation in layers:
+            x = x @ weight
+            if bias is not None:
+                x += bias
+            x = activation(x)
+        return x if out_shift is None else x * out_scale + out_shift
+
+    return ROWS, raw
+
+
+def _trees(student: Trees) -> tuple[int, Function] | None:
+    r"""Rows that trees take at most, and their function from (n, D) to (n, K)."""
+    names = ("roots", "feature", "threshold", "left", "value", "base")
+    parts = [getattr(student, name).detach() for name in names]
+    if not all(t.device.type == "cpu" for t in parts) or not all(map(_plain, parts[4:])):
+        return None
+    roots, feature, threshold, left, value, base = (t.numpy() for t in parts)
+    labels = student.kind == "labels"
+
+    def leaf(row: list[float], node: int) -> int:
+        while True:
+            # columns come twice, since numbers that are missing may go either way
+            below = left.item(node) + (row[feature.item(node)] > threshold.item(node))
+            if below == node:
+                return node
+            node = below
+
+    def raw(x: np.ndarray) -> np.ndarray:
+        first = roots.tolist()
+        leaves = [[leaf(row, root) for root in first] for row in np.hstack([x, x]).tolist()]
+        y = base + value[leaves].sum(1)
+        if not labels:
+            return y
+        p = y.clip(SURE, 1 - SURE)
+        return np.log(p) - np.log(1 - p)
+
+    return STEPS // max(1, student.depth * len(roots)), raw
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32

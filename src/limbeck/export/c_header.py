@@ -1,0 +1,382 @@
+r"""A student as one C header: C99 or C++, which needs nothing but <math.h>."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import limbeck
+from limbeck.compression.fast_path import indicators
+from limbeck.errors import LimbeckError
+from limbeck.evaluation import evaluating
+from limbeck.export import files
+from limbeck.export.parts import (
+    Array,
+    categories_of,
+    encoded_columns,
+    encoded_inputs,
+    is_wide,
+    parts_of,
+)
+from limbeck.export.portable import Portable
+from limbeck.models.tree import SURE, Trees
+from limbeck.tables.table import Table
+from limbeck.text import visible
+
+COMPILERS = ("cc", "gcc", "clang")
+LONGEST = 250  # characters of names that C lists; a string of C99 has up to 4,095 bytes
+VECTOR = 4  # weights are padded to multiples of it, which any processor multiplies at once
+EACH = "for (int j = 0; j < {n}; ++j) "
+KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends names of functions
+    "linear": (),
+    "relu": (EACH + "{h}[j] = {h}[j] > 0 ? {h}[j] : 0;",),
+    "tanh": (EACH + "{h}[j] = tanh{f}({h}[j]);",),
+    "logistic": (EACH + "{h}[j] = 1 / (1 + exp{f}(-{h}[j]));",),
+    "probit": (EACH + "{h}[j] = erfc{f}({h}[j] * -0.70710678118654752{f}) / 2;",),
+    "softmax": (
+        "{real} top = {h}[0], sum = 0;", EACH + "top = {h}[j] > top ? {h}[j] : top;",
+        EACH + "sum += {h}[j] = exp{f}({h}[j] - top);", EACH + "{h}[j] /= sum;",
+    ),
+    "log_softmax": (
+        "{real} top = {h}[0], sum = 0;", EACH + "top = {h}[j] > top ? {h}[j] : top;",
+        EACH + "sum += exp{f}({h}[j] - top);", EACH + "{h}[j] -= top + log{f}(sum);",
+    ),
+    "exp": (EACH + "{h}[j] = exp{f}({h}[j]);",),
+    "log_odds": (
+        EACH + f"{{h}}[j] = {{h}}[j] < {SURE} ? {SURE} : {{h}}[j] > 1 - {SURE} ? 1 - {SURE} : "
+        "{h}[j];", EACH + "{h}[j] = log{f}({h}[j]) - log{f}(1 - {h}[j]);",
+    ),
+}  # fmt: skip
+
+
+def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
+    r"""A student as a C header; its difference from torch, None if there is no compiler."""
+    files.check_suffix(path, ".h")
+    files.not_foreign(path)
+    model.check_inputs()
+    header = _Header(model, prefix(path.stem))
+    text = header.text()
+    worst = _compared(header, text)
+    if worst is not None:
+        files.check_agreement("C header", worst)
+    return {path: text.encode()}, worst
+
+
+def prefix(stem: str) -> str:
+    r"""The beginning of all names in the header of a file.
+
+    >>> prefix("my student-2"), prefix("2*/ int")
+    ('my_student_2', 'student_2_int')
+    """
+    name = re.sub(r"[\W_]+", "_", stem, flags=re.ASCII).strip("_")
+    return name if name[:1].isalpha() else f"student_{name}".rstrip("_")
+
+
+def quoted(text: str) -> str:
+    r"""A string in C; all but letters, digits and plain signs of ASCII are escapes.
+
+    >>> print(quoted('a "b"?'))
+    "a \042b\042\077"
+    """
+    special = re.compile(rb"[^A-Za-z0-9 _!#$%&'()+,.:;<=>@^{|}~-]")
+    octal = special.sub(lambda b: b"\\%03o" % ord(b[0]), text.encode("utf-8", "backslashreplace"))
+    return f'"{octal.decode()}"'
+
+
+def remark(text: object) -> str:
+    r"""Text within a comment, which cannot end it.
+
+    >>> remark("*/ #include")
+    '%2a/ #include'
+    """
+    return re.sub(
+        r"[*?\\]", lambda sign: f"%{ord(sign[0]):02x}", visible(" ".join(str(text).split()))
+    )
+
+
+def c_arguments(model: Portable) -> dict[str, str]:
+    r"""The arguments of a header's function, with their types; y is for the answers."""
+    real, table = "double" if model.like().dtype == torch.float64 else "float", model.table
+    if table is None:
+        return {"x": "double" if model.dtype == torch.float64 else "float", "y": real}
+    number = "double" if real == "double" or is_wide(table) else "float"
+    given = {"numbers": number} if table.numbers else {}
+    return given | ({"codes": "int"} if categories_of(table) else {}) | {"y": real}
+
+
+class _Header:
+    r"""The text of a header: arrays of numbers, and the lines of the function that uses them."""
+
+    def __init__(self, model: Portable, prefix: str) -> None:
+        parts = parts_of(model.module)
+        if parts is None or (model.table is None) != (parts.encoder is None):
+            expected = "an MLP or Trees, alone or in Preprocessed; .onnx and .pt2 take others"
+            raise LimbeckError(f"export: {model.name} has no C form; expected {expected}")
+        self.model, self.parts, self.prefix = model, parts, prefix
+        self.arrays: list[str] = []
+        self.lines: list[str] = []
+        *given, (_, self.real) = c_arguments(model).items()
+        self.given, self.f = dict(given), "f" if self.real == "float" else ""
+
+    def array(self, name: str, values: Any, kind: str | None = None) -> str:
+        r"""Add an array; its name."""
+        flat = np.asarray(values).ravel()
+        kind = kind or ("int" if flat.dtype.kind in "iu" else self.real)
+        limits = np.finfo(np.float64 if kind == "double" else np.float32)
+        numbers = list(map(str, flat.tolist()))
+        if kind != "int":
+            digits, end = (17, "") if kind == "double" else (9, "f")
+            texts = (f"{v:.{digits}g}" for v in flat.clip(limits.min, limits.max).tolist())
+            numbers = [t + ("" if re.search("[.e]", t) else ".0") + end for t in texts]
+        rows = (", ".join(numbers[k : k + 8]) for k in range(0, len(numbers), 8))
+        name = f"{self.prefix}_{name}"
+        self.arrays.append(f"static const {kind} {name}[{len(flat)}] = {{\n    "
+                           + ",\n    ".join(rows) + "\n};")  # fmt: skip
+        return name
+
+    def each(self, n: int, line: str) -> None:
+        r"""Add a line that is run for j from 0 to n - 1."""
+        if n:
+            self.lines.append(EACH.format(n=n) + line)
+
+    def apply(self, kind: str, h: str, n: int) -> None:
+        r"""Add the lines of a layer's kind."""
+        lines = [line.format(h=h, n=n, f=self.f, real=self.real) for line in KINDS[kind]]
+        self.lines += lines if len(lines) < 2 else ["{", *(f"    {line}" for line in lines), "}"]
+
+    def text(self) -> str:
+        r"""The whole header."""
+        model, p, real = self.model, self.prefix, self.real
+        table, trees = model.table, isinstance(self.parts.network, Trees)
+        if self.parts.task is not None:
+            self.lines.append("int bad = 0;")
+        self._rows() if table is None else self._columns(table)
+        outputs = self.outputs
+        if self.parts.task is not None:
+            self.lines += ["if (bad) {", "    " + EACH.format(n=outputs) + "y[j] = NAN;"]
+            self.lines += ["    return;", "}"]
+        h, n = self._trees() if trees else self._net()
+        self._answers(h, n)
+        given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
+        function = f"static inline void {p}_predict({given}, {real} *y)"
+        names, listed = model.classes or [], []
+        if names and all(isinstance(n, str) and len(n) <= LONGEST for n in names):
+            strings = ",\n    ".join(map(quoted, names))
+            listed = [f"static const char *const {p}_classes[{outputs}] = {{\n    {strings}\n}};"]
+        about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
+        body = "\n".join(f"    {line}" for line in self.lines)
+        blocks = [
+            f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
+            f"enum {{ {p}_outputs = {outputs} }};", *listed, *self.arrays,
+            f"{function}\n{{\n{body}\n}}",
+        ]  # fmt: skip
+        if model.task == "classification":
+            blocks.append(
+                "/* The place of the most probable class in y; -1 if y is NaN. */\n"
+                f"static inline int {p}_class(const {real} *y)\n{{\n    int best = 0;\n"
+                f"    {EACH.format(n=outputs)}best = y[j] > y[best] ? j : best;\n"
+                "    return y[0] == y[0] ? best : -1;\n}"
+            )
+        return "\n\n".join([*blocks, "#endif"]) + "\n"
+
+    def _about(self, function: str) -> list[str]:
+        r"""The lines of the comment on top."""
+        model, n = self.model, int(np.prod(self.model.shape or (1,)))
+        answers = model.form.replace("_", " ").replace("density", "densities")
+        lines = [
+            f"{model.name}; {files.MARK}, version {limbeck.__version__}.",
+            "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
+            function, "", f"y: {answers}",
+            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
+        ]  # fmt: skip
+        if model.table is None:
+            return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
+        return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
+
+    @property
+    def outputs(self) -> int:
+        r"""The length of y."""
+        network, classes = self.parts.network, self.parts.task == "classification"
+        count = network.value.shape[1] if isinstance(network, Trees) else network.sizes[-1]
+        return 2 if classes and count == 1 else count
+
+    def _rows(self) -> None:
+        r"""The lines from an array x to features f."""
+        parts, n = self.parts, int(np.prod(self.model.shape or (1,)))
+        if parts.task is not None:
+            self.each(n, "bad |= !(x[j] - x[j] == 0);")
+        origin = np.zeros(n) if parts.origin is None else parts.origin
+        self._numbers(n, "x[j]", origin)
+        features = parts.features
+        self._features(n if features is None else len(features.which))
+
+    def _numbers(self, n: int, given: str, origin: Array) -> None:
+        r"""The lines from given numbers to v, in the precision of the student."""
+        less = f" - {self.array('origin', origin, 'double')}[j]" if origin.any() else ""
+        self.lines.append(f"{self.real} v[{n}];")
+        self.each(n, f"v[j] = ({self.real})({given}{less});")
+
+    def _features(self, width: int) -> None:
+        r"""The lines from numbers v to the first of `width` features f."""
+        features = self.parts.features
+        self.lines.append(f"{self.real} f[{width}];")
+        if features is None:
+            self.each(width, "f[j] = v[j];")
+            return
+        names = ("shift", "scale", *(("low", "high") if features.clips else ()))
+        shift, scale, *ends = (self.array(name, getattr(features, name)) for name in names)
+        n, at = len(features.which), "j"
+        if not np.array_equal(features.which, np.arange(n)):
+            at = f"{self.array('which', features.which)}[j]"
+        self.each(n, f"f[j] = (v[{at}] - {shift}[j]) / {scale}[j];")
+        for end, sign in zip(ends, "<>", strict=False):
+            self.each(n, f"f[j] = f[j] {sign} {end}[j] ? {end}[j] : f[j];")
+
+    def _columns(self, table: Table) -> None:
+        r"""The lines from numbers and codes to features f, and to codes c within bounds."""
+        encoder, features, task = self.parts.encoder, self.parts.features, self.parts.task
+        assert encoder is not None
+        assert features is not None
+        columns = {column.key: (k, column.origin) for k, column in enumerate(table.numbers)}
+        count, masks = len(encoder.numbers), len(encoder.masks)
+        if count:
+            place, origin = np.array([columns[n.key] for n in encoder.numbers]).T
+            self._numbers(count, f"numbers[{self.array('place', place.astype(int))}[j]]", origin)
+        if masks:
+            fill = self.array("fill", encoder.fill[:masks].tolist())
+            self.lines.append(f"int gone[{masks}];")
+            self.each(masks, "gone[j] = v[j] != v[j];")
+            self.each(masks, f"v[j] = gone[j] ? {fill}[j] : v[j];")
+        if task is not None:
+            self.each(count, "bad |= !(v[j] - v[j] == 0);")
+        trees = isinstance(self.parts.network, Trees)
+        wide = len(features.which)
+        if width := encoder.width if trees else wide + masks:
+            self._features(width)
+        self.each(masks, f"f[{wide} + j] = ({self.real})gone[j];")
+        if encoder.categories:
+            sizes = self.array("sizes", [category.size for category in encoder.categories])
+            n = len(encoder.categories)
+            self.lines.append(f"int c[{n}];")
+            known = f"codes[j] >= 0 && codes[j] < {sizes}[j] + 2"
+            self.each(n, f"c[j] = {known} ? codes[j] : {sizes}[j];")  # another code is unknown
+            gaps = self.array("gaps", [int(category.missing) for category in encoder.categories])
+            if task is not None:
+                self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
+            place, code = indicators(encoder, [category.key for category in encoder.categories])
+            if trees and len(code):
+                at, slot = self.array("indicated", place), self.array("slots", code)
+                self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
+
+    def _net(self) -> tuple[str, int]:
+        r"""The lines of a net; the name and number of its outputs."""
+        layers, x, encoder = self.parts.layers, "f", self.parts.encoder
+        for number, (weight, bias, kind) in enumerate(layers, start=1):
+            n, h = weight.shape[1], f"h{number}"
+            width = -(-n // VECTOR) * VECTOR
+            tables = self.parts.category_tables(weight) if encoder and number == 1 else []
+            if encoder and self.parts.features and number == 1:
+                weight = weight[: len(self.parts.features.which) + len(encoder.masks)]
+            padding = ((0, 0), (0, width - n))
+            b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
+            self.lines.append(f"{self.real} {h}[{width}];")
+            self.each(width, f"{h}[j] = {b}[j];")
+            if len(weight):
+                w = self.array(f"weight{number}", np.pad(weight, padding))
+                self.lines.append(f"for (int i = 0; i < {len(weight)}; ++i)")
+                self.each(width, f"{h}[j] += {x}[i] * {w}[i * {width} + j];")
+            if tables:
+                starts = np.cumsum([0, *map(len, tables)])[:-1]
+                start = self.array("start", starts)
+                rows = np.pad(np.concatenate(tables), padding)
+                row = f"{self.array('category', rows)}[({start}[i] + c[i]) * {width} + j]"
+                self.lines.append(f"for (int i = 0; i < {len(tables)}; ++i)")
+                self.each(width, f"{h}[j] += {row};")
+            self.apply(kind, h, n)
+            x = h
+        return x, n
+
+    def _trees(self) -> tuple[str, int]:
+        r"""The lines of trees: a step down each, by each of its levels; and their outputs."""
+        trees: Any = self.parts.network
+        leaf, n = trees.is_leaf.cpu().numpy(), trees.value.shape[1]
+        below = np.where(leaf, -np.cumsum(leaf), trees.left.cpu().numpy())  # a leaf: -1, -2, ...
+        column = trees.feature.cpu().numpy() % trees.inputs
+        right = (trees.feature.cpu().numpy() >= trees.inputs).astype(int)  # where NaN goes
+        left, feature = self.array("left", below), self.array("feature", column)
+        nan = self.array("nan_right", right) if right.any() else ""
+        cuts = np.where(leaf, 0, trees.threshold.cpu().numpy())
+        threshold = self.array("threshold", cuts, "float")
+        value = self.array("value", trees.value.detach().cpu().numpy()[leaf])
+        roots, base = (self.array(k, getattr(trees, k).cpu().numpy()) for k in ("roots", "base"))
+        aside = f" || (z != z && {nan}[node])" if nan else ""
+        self.lines += [
+            f"{self.real} h[{n}];", EACH.format(n=n) + f"h[j] = {base}[j];",
+            f"for (int i = 0; i < {len(trees)}; ++i) {{",
+            f"    int node = {roots}[i];",
+            f"    while ({left}[node] >= 0) {{",
+            f"        const float z = (float)f[{feature}[node]];",
+            f"        node = {left}[node] + (z > {threshold}[node]{aside});",
+            "    }",
+            f"    {EACH.format(n=n)}h[j] += {value}[(-1 - {left}[node]) * {n} + j];",
+            "}",
+        ]  # fmt: skip
+        if trees.kind == "labels":
+            self.apply("log_odds", "h", n)
+        return "h", n
+
+    def _answers(self, h: str, n: int) -> None:
+        r"""The lines from a student's outputs to y."""
+        parts = self.parts
+        scaled = parts.out_scale.tolist() != [1] or parts.out_shift.tolist() != [0]
+        net = not isinstance(parts.network, Trees)
+        if scaled and not (net and parts.layers[-1].kind == "linear"):
+            scale = self.array("out_scale", parts.out_scale)
+            shift = self.array("out_shift", parts.out_shift)
+            self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
+        if parts.task == "multilabel" and parts.form != "probabilities":
+            self.apply("logistic", h, n)
+        both = parts.task == "classification" and n == 1
+        if parts.task == "classification":
+            kinds = {"logits": "logistic" if both else "softmax", "log_probabilities": "exp"}
+            self.apply(kinds.get(parts.form, "linear"), h, n)
+        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if both else []
+        self.each(0 if both else n, f"y[j] = {h}[j];")
+
+
+def _compared(header: _Header, text: str) -> float | None:
+    r"""Compile a header and compare it with torch; None where that is impossible."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    model, p = header.model, header.prefix
+    names = ", ".join(header.given)
+    given = ", ".join(f"const {kind} *{name}" for name, kind in header.given.items())
+    call = f"void run({given}, {header.real} *y) {{ {p}_predict({names}, y); }}\n"
+    kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
+    x, table = model.rows(), model.table
+    batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)
+    inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "student.c", Path(folder) / "student.so"
+        source.write_text(text + "\n" + call, encoding="utf-8")
+        command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip() or "no reason").splitlines()[0]
+            raise LimbeckError(f"export: {compiler} cannot compile the header ({reason})")
+        function = ctypes.CDLL(str(library)).run
+    y = np.full((len(inputs[0]), header.outputs), np.nan, kinds[header.real])
+    for row in range(len(y)):
+        function(*(ctypes.c_void_p(array[row].ctypes.data) for array in (*inputs, y)))
+    with evaluating(model.module), torch.no_grad():
+        expected = model.module(x).reshape(len(y), -1)
+    return files.relative_difference(torch.as_tensor(y), expected.cpu())

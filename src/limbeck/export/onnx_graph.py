@@ -1,0 +1,232 @@
+r"""Nets and trees of limbeck's own as ONNX graphs of few nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from limbeck.compression.fast_path import indicators
+from limbeck.export.parts import Array, Parts
+from limbeck.models.tree import SURE, Trees
+
+NEAR = 8.0  # deviations from zero up to which a shift within a layer costs no digits
+KINDS = {
+    "linear": "", "relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "softmax": "Softmax",
+    "log_softmax": "LogSoftmax",
+}  # fmt: skip
+OPSETS = {"": 18, "ai.onnx.ml": 4}
+
+
+class Nodes:
+    r"""A list of ONNX nodes; each call adds one and returns its output's name."""
+
+    def __init__(self, prefix: str) -> None:
+        self.nodes: list[Any] = []
+        self.prefix = prefix
+
+    def __call__(
+        self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
+    ) -> str:
+        from onnx import helper
+
+        name = output or f"{self.prefix}/{len(self.nodes)}"
+        names = [name, f"{name}/rest"] if operator == "Split" else [name]
+        self.nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
+        return name
+
+    def constant(self, value: ArrayLike, dtype: Any = None) -> str:
+        return self("Constant", value=tensor(value, dtype))
+
+    def joined(self, parts: list[str]) -> str:
+        r"""Tensors side by side."""
+        return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=1)
+
+
+def tensor(value: ArrayLike, dtype: Any = None) -> Any:
+    r"""A tensor of ONNX."""
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.array(value, dtype))
+
+
+class StudentGraph(Nodes):
+    r"""From numbers (n, N) and codes (n, C), in the orders of their keys, to answers (n, K)."""
+
+    def __init__(self, parts: Parts, numbers: list[str], codes: list[str]) -> None:
+        super().__init__("node")
+        self.parts, self.encoder, self.keys, self.coded = parts, parts.encoder, numbers, codes
+
+    def single(self, value: ArrayLike) -> str:
+        return self.constant(value, np.float32)
+
+    def answers(self, x: str, codes: str) -> str | None:
+        r"""Add the nodes from inputs to the output, and return its name; None without a way."""
+        parts, network = self.parts, self.parts.network
+        trees = network if isinstance(network, Trees) else None
+        kinds = [] if trees else [layer.kind for layer in parts.layers]
+        self.outputs = parts.layers[-1].bias.size if trees is None else trees.value.shape[1]
+        end: str | None = "Sigmoid" if parts.form != "probabilities" else ""
+        if parts.task != "multilabel":
+            ends = {"logits": "Softmax", "probabilities": ""}
+            end = ends.get(parts.form) if parts.task == "classification" else ""
+        scaled = (parts.out_scale != 1).any() or parts.out_shift.any()
+        if (
+            parts.task is None
+            or end is None
+            or (parts.task == "classification" and self.outputs == 1)
+            or not KINDS.keys() >= set(kinds)
+            or (scaled and kinds[-1:] != ["linear"])
+        ):
+            return None
+        gone = ""
+        if self.encoder is not None and self.encoder.masks:
+            fill = {n.key: n.fill for n in self.encoder.numbers if n.mask is not None}
+            gone = self("IsNaN", x)  # where nothing was missing, NaN stays NaN
+            x = self("Where", gone, self.single([fill.get(key, np.nan) for key in self.keys]), x)
+            gone = self("Cast", gone, to=1)
+        if trees is None:
+            y, check = self._net(x, gone, codes)
+        else:
+            y = self._trees(trees, x, gone, codes)
+            no_layer = np.zeros((trees.inputs, 0)), np.zeros(0)
+            check = self._categories(codes, *no_layer)[1] if self.coded else ""
+        if trees is not None and trees.kind == "labels":
+            y, end = self("Clip", y, self.single(SURE), self.single(1 - SURE)), ""
+        if self.keys:
+            zeros = self.single(np.zeros((len(self.keys), 1)))
+            check = self("Gemm", x, zeros, *filter(None, [check]))
+        return self("Add", self(end, y) if end else y, check)
+
+    @property
+    def place(self) -> Array:
+        r"""Where the numbers of the student are among the given ones."""
+        numbers = self.keys if self.encoder is None else [n.key for n in self.encoder.numbers]
+        return np.array([self.keys.index(key) for key in numbers], int)
+
+    def _features(self, x: str) -> str:
+        r"""The features (n, F) of numbers."""
+        features = self.parts.features
+        if features is None:
+            return x
+        at = self.place[features.which]
+        if not np.array_equal(at, np.arange(len(self.keys))):
+            x = self("Gather", x, self.constant(at), axis=1)
+        x = self("Sub", x, self.single(features.shift))
+        x = self("Div", x, self.single(features.scale))
+        if features.clips:
+            x = self("Max", x, self.single(features.low))
+            x = self("Min", x, self.single(features.high))
+        return x
+
+    def _categories(self, codes: str, weight: Array, bias: Array) -> tuple[str, str]:
+        r"""A bias (n, outputs) with what categories add to it, and (n, 1): 0, or NaN to refuse."""
+        assert self.encoder is not None
+        known = zip(self.encoder.categories, self.parts.category_tables(weight), strict=True)
+        tables = {category.key: (category, table) for category, table in known}
+        rows, sizes = [], []
+        for category, table in (tables[key] for key in self.coded):
+            check = np.zeros((category.size + 2, 1))
+            check[-1] = 0 if category.missing else np.nan
+            unknown = [category.size]  # is what other codes are
+            every = [*unknown, *range(category.size + 2), *unknown]
+            rows.append(np.hstack([table + bias, check])[every])
+            bias = np.zeros_like(bias)
+            sizes.append(category.size)
+        starts = np.cumsum([0, *map(len, rows[:-1])]) + 1
+        code = self("Max", codes, self.constant(-1))
+        code = self("Min", code, self.constant(np.array(sizes) + 2))
+        code = self("Add", code, self.constant(starts))
+        picked = self("Gather", self.single(np.concatenate(rows)), code, axis=0)
+        total = self("ReduceSum", picked, self.constant([1]), keepdims=0)
+        if not weight.shape[1]:
+            return "", total
+        added = self("Split", total, self.constant([weight.shape[1], 1]), axis=1)
+        return added, f"{added}/rest"
+
+    def _net(self, x: str, gone: str, codes: str) -> tuple[str, str]:
+        r"""The nodes of a net."""
+        layers, features, check = self.parts.layers, self.parts.features, ""
+        for k, (weight, bias, kind) in enumerate(layers):
+            own = weight
+            if k == 0 and features is not None:
+                count, at = len(features.which), self.place[features.which]
+                shift = features.shift / features.scale
+                own = np.zeros((len(self.keys), weight.shape[1]))
+                np.add.at(own, at, weight[:count] / features.scale[:, None])
+                far = bool((np.abs(shift) > NEAR).any())
+                if features.clips or (far and len(np.unique(at)) < count):
+                    x, own = self._features(x), weight[:count]
+                elif far:  # the shift alone is subtracted before
+                    before = np.zeros(len(self.keys))
+                    before[at] = features.shift
+                    x = self("Sub", x, self.single(before))
+                else:
+                    bias = bias - shift @ weight[:count]
+                if gone:
+                    masks = np.zeros((len(self.keys), weight.shape[1]))
+                    masked = self.place[: len(self.encoder.masks)]  # type: ignore[union-attr]
+                    masks[masked] = weight[count : count + len(masked)]
+                    x, own = self.joined([x, gone]), np.vstack([own, masks])
+            added = ""
+            if k == 0 and self.coded:
+                added, check = self._categories(codes, weight, bias)
+            added = added or self.single(bias)
+            x = self("Gemm", x, self.single(own), added) if k or self.keys else added
+            x = self(KINDS[kind], x) if KINDS[kind] else x
+        return x, check
+
+    def _trees(self, trees: Trees, x: str, gone: str, codes: str) -> str:
+        r"""The nodes of trees."""
+        encoder, parts = self.encoder, list[str]()
+        if self.keys:
+            parts.append(self._features(x))
+        if encoder is not None and gone:
+            masked = self.constant(self.place[: len(encoder.masks)])
+            parts.append(self("Gather", gone, masked, axis=1))
+        if encoder is not None and len(encoder.slots):
+            place, slots = indicators(encoder, self.coded)
+            code = self("Gather", codes, self.constant(place), axis=1)
+            parts.append(self("Cast", self("Equal", code, self.constant(slots)), to=1))
+        leaf, left = trees.is_leaf.cpu().numpy(), trees.left.cpu().numpy()
+        feature, value = trees.feature.cpu().numpy(), trees.value.detach().cpu().numpy()
+        tree = np.searchsorted(trees.roots.cpu().numpy(), np.arange(len(left)), "right") - 1
+        node, output = np.nonzero(leaf[:, None] & np.ones(value.shape[1], bool))
+        below = np.where(leaf, 0, left)
+        return self(
+            "TreeEnsembleRegressor", self.joined(parts), domain="ai.onnx.ml",
+            n_targets=value.shape[1], base_values=trees.base.tolist(),
+            nodes_treeids=tree.tolist(), nodes_nodeids=list(range(len(left))),
+            nodes_featureids=np.where(leaf, 0, feature % trees.inputs).tolist(),
+            nodes_values=np.where(leaf, 0, trees.threshold.cpu().numpy()).tolist(),
+            nodes_modes=["LEAF" if end else "BRANCH_LEQ" for end in leaf],
+            nodes_truenodeids=below.tolist(), nodes_falsenodeids=(below + ~leaf).tolist(),
+            nodes_missing_value_tracks_true=(feature < trees.inputs).astype(int).tolist(),
+            target_treeids=tree[node].tolist(), target_nodeids=node.tolist(),
+            target_ids=output.tolist(), target_weights=value[node, output].tolist(),
+        )  # fmt: skip
+
+
+def student_graph(parts: Parts | None, numbers: list[str], codes: list[str]) -> Any:
+    r"""The ONNX model of a student: inputs "numbers" and "codes", output "answer"; or None."""
+    from onnx import TensorProto, helper
+
+    if parts is None or next(parts.network.parameters()).dtype != torch.float32:
+        return None
+    graph = StudentGraph(parts, numbers, codes)
+    answer = graph.answers("numbers", "codes")
+    if answer is None:
+        return None
+    graph("Identity", answer, output="answer")
+    given = {"numbers": (TensorProto.FLOAT, numbers), "codes": (TensorProto.INT64, codes)}
+    inputs = [
+        helper.make_tensor_value_info(name, kind, ["batch", len(keys)])
+        for name, (kind, keys) in given.items()
+        if keys
+    ]
+    output = helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["batch", graph.outputs])
+    whole = helper.make_graph(graph.nodes, "student", inputs, [output])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+    return helper.make_model(whole, opset_imports=opsets, ir_version=9)

@@ -1,0 +1,174 @@
+r"""A net or trees with their preprocessing, as arrays that C and ONNX are written from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from limbeck.compression.fast_path import indicators, number_features
+from limbeck.compression.training import Answering
+from limbeck.models.mlp import MLP
+from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.table_encoder import TableEncoder
+from limbeck.models.tree import Trees
+from limbeck.tables.columns import Category
+from limbeck.tables.table import Table
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class NumberFeatures(NamedTuple):
+    r"""Features (n, F) of numbers: `(x[:, which] - shift) / scale`, from `low` to `high`."""
+
+    which: Array
+    shift: Array
+    scale: Array
+    low: Array
+    high: Array
+
+    @property
+    def clips(self) -> bool:
+        r"""Whether some feature has a bound."""
+        return bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
+
+
+class Layer(NamedTuple):
+    r"""A layer of a net, in float64."""
+
+    weight: Array  # (inputs, outputs)
+    bias: Array
+    kind: str  # as of `limbeck.models.MLP`
+
+
+@dataclass(frozen=True)
+class Parts:
+    r"""A net or trees, and all that comes before and behind."""
+
+    network: MLP | Trees
+    encoder: TableEncoder | None
+    features: NumberFeatures | None  # of an encoder's numbers, or of an array's; None: as they are
+    origin: Array | None  # subtracted from an array in float64
+    out_scale: Array
+    out_shift: Array
+    task: str | None  # None: the outputs stay as they are
+    form: str
+
+    @property
+    def layers(self) -> list[Layer]:
+        r"""The layers of a net, with biases, and with two outputs for two classes of logits."""
+        net, layers = cast("MLP", self.network), list[Layer]()
+        linear = cast("list[nn.Linear]", net.layers)
+        for layer, kind in zip(linear, (*net.hidden, net.output), strict=True):
+            weight = _numbers(layer.weight).T
+            bias = np.zeros(weight.shape[1]) if layer.bias is None else _numbers(layer.bias)
+            layers.append(Layer(weight, bias, kind))
+        if self.encoder is None and self.features is not None:
+            layers[0] = layers[0]._replace(weight=layers[0].weight[self.features.which])
+        last = layers[-1]
+        if last.kind == "linear":  # which takes the scale of the outputs too
+            last = Layer(last.weight * self.out_scale, last.bias * self.out_scale + self.out_shift,
+                         "linear")  # fmt: skip
+            if self.task == "classification" and self.form == "logits" and len(last.bias) == 1:
+                last = Layer(np.pad(last.weight, ((0, 0), (1, 0))), np.pad(last.bias, (1, 0)),
+                             "linear")  # fmt: skip
+        return [*layers[:-1], last]
+
+    def category_tables(self, weight: Array) -> list[Array]:
+        r"""What categories add to a first layer (features, outputs), by code: (K + 2, outputs)."""
+        assert self.encoder is not None
+        categories = self.encoder.categories
+        keys = [category.key for category in categories]
+        tables = [np.zeros((category.size + 2, weight.shape[1])) for category in categories]
+        embeddings = [_numbers(cast("Tensor", e.weight)) for e in self.encoder.embeddings]
+        place, slots = indicators(self.encoder, keys)
+        at = self.encoder.width - sum(e.shape[1] for e in embeddings) - len(slots)
+        for k, code in zip(place, slots, strict=True):
+            tables[k][code] = weight[at]
+            at += 1
+        for key, embedding in zip(self.encoder.embedded, embeddings, strict=True):
+            tables[keys.index(key)] = embedding @ weight[at : at + embedding.shape[1]]
+            at += embedding.shape[1]
+        return tables
+
+
+def _numbers(tensor: Tensor, dtype: type = float) -> Array:
+    return tensor.numpy(force=True).astype(dtype)
+
+
+def parts_of(module: nn.Module) -> Parts | None:
+    r"""The parts of a student; None of other modules than nets and trees of limbeck's own."""
+    answering = type(module) is Answering
+    student: Any = module.student if isinstance(module, Answering) else module
+    network: Any = student
+    encoder: Any = None
+    buffers: dict[str, Any] = dict.fromkeys(("origin", "shift", "scale", "out_shift", "out_scale"))
+    if type(student) is Preprocessed:
+        network, encoder = student.network, student.encoder
+        buffers = {name: getattr(student, name) for name in buffers}
+        buffers = {k: None if v is None else _numbers(v).ravel() for k, v in buffers.items()}
+    known = type(network) in (MLP, Trees) and (encoder is None or type(encoder) is TableEncoder)
+    shift, scale = buffers["shift"], buffers["scale"]
+    trees = type(network) is Trees
+    if not known or (shift is not None and (encoder is not None or trees)):
+        return None
+    if trees and encoder is not None and encoder.embedded:
+        return None
+    features = None
+    if encoder is not None:
+        features = NumberFeatures(*(t.numpy(force=True) for t in number_features(encoder)))
+    if shift is not None:  # a column of scale 0 is ignored
+        which = np.flatnonzero(scale)
+        free = np.full(len(which), np.inf)
+        features = NumberFeatures(which, shift[which], 1 / scale[which], -free, free)
+    one, zero = np.ones(1), np.zeros(1)
+    return Parts(
+        network, encoder, features, buffers["origin"],
+        one if buffers["out_scale"] is None else buffers["out_scale"],
+        zero if buffers["out_shift"] is None else buffers["out_shift"],
+        module.task if answering else None, module.form if answering else "",  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def categories_of(table: Table) -> list[Category]:
+    r"""The columns of codes, in the order of encoded inputs; numbers are `table.numbers`."""
+    return [column for column in table.varying if isinstance(column, Category)]
+
+
+def is_wide(table: Table) -> bool:
+    r"""Whether the numbers of a table have to be given in float64, as dates and large numbers."""
+    return any(column.origin or column.kind == "date" for column in table.numbers)
+
+
+def encoded_inputs(table: Table, batch: Mapping[str, Tensor]) -> dict[str, Array]:
+    r"""Encoded inputs of a table's tensors: numbers (n, N), NaN where missing, and codes (n, C)."""
+    numbers = []
+    for column in table.numbers:
+        values = batch[column.key].numpy(force=True).astype(float) + column.origin
+        gone = batch[column.mask].numpy(force=True) if column.mask else False
+        numbers.append(np.where(gone, np.nan, values))
+    codes = [batch[column.key].numpy(force=True) for column in categories_of(table)]
+    wide = np.float64 if is_wide(table) else np.float32
+    arrays = {"numbers": (numbers, wide), "codes": (codes, np.int64)}
+    return {name: np.stack(own, 1).astype(kind) for name, (own, kind) in arrays.items() if own}
+
+
+def encoded_columns(table: Table) -> list[tuple[str, str]]:
+    r"""What each of the encoded inputs is: its place, and the column with its values."""
+    rows = []
+    for k, number in enumerate(table.numbers):
+        unit = "date, in seconds since 1970 in UTC" if number.kind == "date" else number.kind
+        gaps = "NaN if missing" if number.mask else "never missing"
+        rows.append((f"numbers[{k}]", f"{number.name!r}: {unit}; {gaps}"))
+    for k, column in enumerate(categories_of(table)):
+        values = [
+            *map(repr, column.categories),
+            "any other",
+            *(["missing"] if column.missing else []),
+        ]
+        listed = ", ".join(f"{code} is {value}" for code, value in enumerate(values))
+        rows.append((f"codes[{k}]", f"{column.name!r}: {listed}"))
+    return rows
