@@ -256,7 +256,7 @@ def test_rows_of_tables_are_as_in_torch(student):
         made.student.encoder.scale.mul_(0.5)
     assert in_torch(made, rows) is not None
     np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
-    made.student.encoder.shift = made.student.encoder.shift + 3
+    made.student.encoder.mean = made.student.encoder.mean + 3
     np.testing.assert_allclose(made.predict_proba(rows), in_torch(made, rows), rtol=1e-6, atol=1e-6)
 
 

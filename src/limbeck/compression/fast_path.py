@@ -108,14 +108,6 @@ class NumpyFastPath:
         return NumpyFastPath, (self.student, self.row_format, self.task, self.form)
 
 
-def number_features(encoder: TableEncoder) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    r"""Which number each feature of numbers is of, its shift and scale, and its lowest and highest.
-
-    Features are `(x[:, which] - shift) / scale`, within these bounds.
-    """
-    return encoder.source, encoder.shift, encoder.scale, encoder.low, encoder.high
-
-
 def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.ndarray]:
     r"""Of each indicator, the place of its column among those of codes, and the code."""
     own = np.array([codes.index(category.key) for category in encoder.indicated], int)
@@ -129,15 +121,14 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
         return None
     layers: Any = encoder.embeddings
     weights: list[Tensor] = [layer.weight.detach() for layer in layers]
-    tensors = number_features(encoder)
-    if not all(map(_plain, (*tensors[1:], *weights))):
+    tensors = [encoder.mean, encoder.scale, encoder.lower, encoder.distance]
+    if not all(map(_plain, (*tensors, *weights))):
         return None
-    which, shift, scale, low, high = (t.numpy() for t in tensors)
-    free = not (np.isfinite(low).any() or np.isfinite(high).any())
+    mean, scale, lower, distance = (t.numpy() for t in tensors)  # the same memory
     numbers = [column.key for column in table.numbers]
     codes = [column.key for column in table.varying if column.key not in numbers]
     order = np.array([numbers.index(number.key) for number in encoder.numbers], int)
-    number, masked = order[which], order[: len(encoder.masks)]
+    masked, between = order[: len(encoder.masks)], order[encoder.source.numpy()]
     indicated, slots = indicators(encoder, codes)
     places = [codes.index(key) for key in encoder.embedded]
     embedded = [(k, weight.numpy()) for k, weight in zip(places, weights, strict=True)]
@@ -146,9 +137,11 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
         rows = table.few_rows(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
         if rows is None:
             return None
-        x = (rows.numbers.astype(np.float32)[:, number] - shift) / scale
-        x = x if free else np.clip(x, low, high)
-        parts = [x, rows.missing[:, masked], rows.codes[:, indicated] == slots]
+        x = rows.numbers.astype(np.float32)
+        parts = [(x[:, order] - mean) / scale]
+        if len(between):
+            parts.append(np.clip((x[:, between] - lower) / distance, 0, 1))
+        parts += [rows.missing[:, masked], rows.codes[:, indicated] == slots]
         parts += [weight[rows.codes[:, k]] for k, weight in embedded]
         return np.concatenate(parts, 1, dtype=np.float32)
 

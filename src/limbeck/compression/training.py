@@ -220,9 +220,10 @@ def make_student(
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
+    own = isinstance(spec, nn.Module)  # which takes the features of `Table.encoder()`
     student = students.build_student(
         spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task, encoder=problem.format.encoder(data=problem.x),
+        problem.teacher.task, encoder=problem.format.encoder(data=None if own else problem.x),
         seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:

@@ -19,11 +19,12 @@ import torch
 import limbeck
 from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
-from limbeck.compression.fast_path import indicators, number_features
+from limbeck.compression.fast_path import indicators
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.numpy_layers import FUNCTIONS, Script, write
+from limbeck.export.parts import number_features
 from limbeck.export.portable import Portable, portable
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
@@ -108,7 +109,7 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     script.add("numbers, gone, codes = h")
     order = np.array([script.numbers.index(number.key) for number in module.numbers], int)
     names = ("which", "shift", "scale", "low", "high")
-    which, *features = (t.numpy(force=True) for t in number_features(module))
+    which, *features = number_features(module)
     arrays = zip(names, (order[which], *features), strict=True)
     number, shift, scale, low, high = (script.array(prefix + k, v) for k, v in arrays)
     script.add(f"f = [(numbers[:, {number}] - {shift}{exact}) / {scale}{exact}]")

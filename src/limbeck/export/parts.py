@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from limbeck.compression.fast_path import indicators, number_features
+from limbeck.compression.fast_path import indicators
 from limbeck.compression.training import Answering
 from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
@@ -119,7 +120,7 @@ def parts_of(module: nn.Module) -> Parts | None:
         return None
     features = None
     if encoder is not None:
-        features = NumberFeatures(*(t.numpy(force=True) for t in number_features(encoder)))
+        features = number_features(encoder)
     if shift is not None:  # a column of scale 0 is ignored
         which = np.flatnonzero(scale)
         free = np.full(len(which), np.inf)
@@ -131,6 +132,20 @@ def parts_of(module: nn.Module) -> Parts | None:
         zero if buffers["out_shift"] is None else buffers["out_shift"],
         module.task if answering else None, module.form if answering else "",  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def number_features(encoder: TableEncoder) -> NumberFeatures:
+    r"""The features of an encoder's numbers: standardised, and between knots."""
+    free, between = torch.full_like(encoder.mean, torch.inf), torch.ones_like(encoder.lower)
+    parts = (
+        (torch.arange(len(free)), encoder.source), (encoder.mean, encoder.lower),
+        (encoder.scale, encoder.distance), (-free, 0 * between), (free, between),
+    )  # fmt: skip
+    return NumberFeatures(*(np.concatenate([_array(a), _array(b)]) for a, b in parts))
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.numpy(force=True)
 
 
 def categories_of(table: Table) -> list[Category]:

@@ -3,7 +3,7 @@ r"""Checks that models share: sizes, types, input tensors and specs."""
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -90,6 +90,7 @@ class Specified(nn.Module):
     r"""A module that a spec describes, but for its weights: its `fields` are arguments."""
 
     fields: ClassVar[Mapping[str, Any]] = {}  # their types
+    optional: ClassVar[Sequence[str]] = ()  # those that files of before may lack
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
@@ -107,6 +108,6 @@ class Specified(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
-        fields = spec_fields(cls, spec, cls.fields)
+        fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
         check_size(cls._least_size(fields), most)
         return cls(**fields, **options)

@@ -2,7 +2,6 @@ r"""Encoding of a table's tensors as one matrix of features: scaled, one-hot, em
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -26,7 +25,6 @@ class Numeric(NamedTuple):
     mean: float  # subtracted
     scale: float  # divides the difference
     fill: float  # replaces a missing number
-    knots: Sequence[float] = ()  # ascending; between two of them a further feature goes from 0 to 1
 
 
 class Coded(NamedTuple):
@@ -45,7 +43,7 @@ class TableEncoder(Specified):
     a and b a number x has the feature (x − a) / (b − a), at least 0 and at most 1, so that a layer
     can be any piecewise linear function of x. An unknown category has no indicator, or an embedding
     that starts at zero. `numbers` has the fields of `Numeric`, `categories` those of `Coded`;
-    `embed` is as of `Table.encoder`.
+    `embed` is as of `Table.encoder`; `knots` has those of each number, ascending.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
     >>> encoder({"age": torch.tensor([30.0]), "town": torch.tensor([1])})
@@ -53,25 +51,29 @@ class TableEncoder(Specified):
     """
 
     fields: ClassVar[Mapping[str, Any]] = {
-        "numbers": list[tuple[str, str | None, float, float, float, list[float]]],
+        "numbers": list[tuple[str, str | None, float, float, float]],
         "categories": list[tuple[str, int, bool]], "embed": str | int,
+        "knots": list[list[float]],
     }  # fmt: skip
-    source: Tensor  # of each feature of numbers, the number
-    shift: Tensor
+    optional: ClassVar[Sequence[str]] = ("knots",)
+    mean: Tensor
     scale: Tensor
-    low: Tensor
-    high: Tensor
     fill: Tensor
+    source: Tensor  # of each feature between knots, the number, the lower knot and the distance
+    lower: Tensor
+    distance: Tensor
     which: Tensor
     slots: Tensor
 
     def __init__(
-        self, numbers: Sequence[tuple[Any, ...]],
+        self, numbers: Sequence[tuple[str, str | None, float, float, float]],
         categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
-        generator: Generator = None,
+        knots: Sequence[Sequence[float]] = (), generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.numbers = sorted((Numeric(*n) for n in numbers), key=lambda n: n.mask is None)
+        bends = knots or [()] * len(numbers)
+        pairs = sorted(zip(numbers, bends, strict=True), key=lambda pair: pair[0][1] is None)
+        self.numbers, self.knots = [Numeric(*n) for n, _ in pairs], [list(k) for _, k in pairs]
         self.categories = [Coded(*c) for c in categories]
         for c in self.categories:
             integer("categories", c.size, "numbers of categories from 0", least=0)
@@ -81,17 +83,16 @@ class TableEncoder(Specified):
         embedded = [(c, size) for c, size in sized if size]
         self.embedded = [c.key for c, _ in embedded]
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
-        self.register_buffer("fill", torch.tensor([float(n.fill) for n in self.numbers]))
-        endless = (-math.inf, math.inf)
-        features = [(k, n.mean, n.scale, *endless) for k, n in enumerate(self.numbers)]
-        for k, n in enumerate(self.numbers):
-            if any(a >= b for a, b in pairwise(n.knots)):
-                raise ArgumentError("numbers", f"knots {list(n.knots)[:3]}", "ascending knots")
-            features += [(k, a, b - a, 0.0, 1.0) for a, b in pairwise(n.knots)]
-        columns = zip(*features, strict=True) if features else [[]] * 5
-        for name, column in zip(("source", "shift", "scale", "low", "high"), columns, strict=True):
-            dtype = torch.int64 if name == "source" else torch.float32
-            self.register_buffer(name, torch.tensor(column, dtype=dtype), persistent=False)
+        for name in ("mean", "scale", "fill"):
+            values = torch.tensor([float(getattr(n, name)) for n in self.numbers])
+            self.register_buffer(name, values)
+        between = [(k, a, b - a) for k, row in enumerate(self.knots) for a, b in pairwise(row)]
+        if any(distance <= 0 for _, _, distance in between):
+            raise ArgumentError("knots", "numbers that are not ascending", "ascending numbers")
+        for k, name in enumerate(("source", "lower", "distance")):
+            dtype = torch.float32 if k else torch.int64
+            values = torch.tensor([row[k] for row in between], dtype=dtype)
+            self.register_buffer(name, values, persistent=False)
         # of each indicator, the column of codes and the code that it stands for
         slots = [
             (column, code)
@@ -110,8 +111,8 @@ class TableEncoder(Specified):
                 layer.weight[: c.size] = drawn.to(layer.weight) * size**-0.5
                 layer.weight[c.size :] = 0
             self.embeddings.append(layer)
-        indicators = len(self.masks) + len(slots)
-        self.width = len(features) + indicators + sum(size for _, size in embedded)
+        features = len(self.numbers) + len(between) + len(self.masks) + len(slots)
+        self.width = features + sum(size for _, size in embedded)
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
@@ -122,7 +123,7 @@ class TableEncoder(Specified):
         return sum(size * max(1, embedding) for size, embedding in sizes)
 
     def forward(self, x: Mapping[str, Tensor]) -> Tensor:
-        kind, parts = self.shift.dtype, []
+        kind, parts = self.mean.dtype, []
         if self.numbers:
             values = _stack(x, [n.key for n in self.numbers])  # (n, numbers)
             count = len(self.masks)
@@ -130,12 +131,10 @@ class TableEncoder(Specified):
                 missing = _stack(x, self.masks)  # (n, masks)
                 filled = torch.where(missing, self.fill[:count], values[:, :count])
                 values = torch.cat([filled, values[:, count:]], 1)
-            if len(self.source) > len(self.numbers):
-                values = values.index_select(1, self.source)
-                scaled = (values - self.shift) / self.scale
-                parts.append(torch.minimum(torch.maximum(scaled, self.low), self.high))
-            else:
-                parts.append((values - self.shift) / self.scale)
+            parts.append((values - self.mean) / self.scale)
+            if len(self.source):
+                places = values.index_select(1, self.source)
+                parts.append(((places - self.lower) / self.distance).clamp(0, 1))
             if count:
                 parts.append(missing.to(kind))
         if self.indicated:
@@ -146,8 +145,7 @@ class TableEncoder(Specified):
         return torch.cat(parts, 1)
 
     def spec(self) -> dict[str, Any]:
-        numbers = [[*n[:-1], list(n.knots)] for n in self.numbers]
-        categories = list(map(list, self.categories))
+        numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))
         return super().spec() | {"numbers": numbers, "categories": categories}
 
     def extra_repr(self) -> str:

@@ -215,12 +215,11 @@ class Table:
             generator: Of the embeddings. Default: None, the same ones each time.
         """
         knots = {} if data is None else knots_of(self.numbers, data)
-        numbers = [
-            (c.key, c.mask, c.mean, c.scale, c.fill, knots.get(c.key, ())) for c in self.numbers
-        ]
+        numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
         coded = [column for column in self.varying if isinstance(column, Category)]
         categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]
-        return TableEncoder(numbers, categories, embed, generator=generator)
+        bends = [knots.get(c.key, []) for c in self.numbers]
+        return TableEncoder(numbers, categories, embed, knots=bends, generator=generator)
 
     @checked_arguments
     def munge(
