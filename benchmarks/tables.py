@@ -1,0 +1,204 @@
+r"""Models of real tables compressed by default, beside what one would take instead.
+
+For each table of `table_data.py`: one teacher, three folds, and on the test rows the fidelity of
+each model to the teacher (agreement, or R²), its distance (KL, or 1 − R²), its loss on true labels
+(log loss, or 1 − R²) and the average precision of the rarest class. The others are small LightGBM
+models in files no larger than the student, of the labels alone and of the teacher's outputs, and
+with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation. A table whose result
+is in the folder is not measured again. The environment is that of `table_data.py`.
+
+    python benchmarks/tables.py [--quick] [--only NAME ...] [--run NAME] [--autogluon PYTHON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import table_data
+import torch
+from compress_others import by_autogluon
+from rich.console import Console
+from rich.table import Table
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import KFold, StratifiedKFold
+from table_models import TEACHERS, as_categories, fit_teacher, outputs, small_boosted
+from timing import machine
+
+import limbeck
+
+RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "tables"
+PACKAGES = ("limbeck", "lightgbm", "catboost", "scikit-learn", "pandas", "numpy")
+MEDIAN, WORST, BELOW = (
+    0.95,
+    0.90,
+    2,
+)  # of the agreement or R² to the teacher; tables below the worst
+SHARES = {"teacher's loss": 0.8, "labels": 0.9, "autogluon": 0.8}  # of the tables
+
+
+def measure(name: str, folds: int, autogluon: str | None) -> dict[str, Any]:
+    r"""The result of one table."""
+    X, y, task = table_data.load(name)
+    kind = TEACHERS[list(table_data.TABLES).index(name) % len(TEACHERS)]
+    X = as_categories(X) if kind == "LightGBM" else X
+    began, splits = time.perf_counter(), KFold if task == "regression" else StratifiedKFold
+    parts = list(splits(3, shuffle=True, random_state=0).split(X, y))[:folds]
+    about = {"table": name, "package": table_data.TABLES[name].package, "task": task}
+    about |= {"teacher": kind, "rows": len(X), "columns": X.shape[1]}
+    about |= {"classes": None if task == "regression" else np.bincount(y).tolist()}
+    measured = [fold(name, kind, X, y, *part, k, autogluon) for k, part in enumerate(parts)]
+    versions = {package: version(package) for package in PACKAGES}
+    about |= {"folds": measured, "seconds": time.perf_counter() - began}
+    return about | {"machine": machine(), "versions": versions}
+
+
+def fold(
+    name: str, kind: str, X: Any, y: np.ndarray, learn: np.ndarray, test: np.ndarray, seed: int,
+    autogluon: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    r"""Teacher, student and others in one fold."""
+    regression = table_data.TABLES[name].task == "regression"
+    labels = y[:, None] if regression else np.eye(y.max() + 1)[y]
+    rows, new = X.iloc[learn].reset_index(drop=True), X.iloc[test].reset_index(drop=True)
+    codes = table_data.TABLES[name].codes
+    teacher = fit_teacher(kind, rows, y[learn], regression, codes, seed)
+    clocks = time.process_time(), time.perf_counter()
+    try:
+        student = limbeck.compress(teacher, rows, seed=seed, progress=False)
+    except Exception as error:  # a result as well
+        return {"seed": seed, "error": f"{type(error).__name__}: {error}"}
+    cpu, wall = time.process_time() - clocks[0], time.perf_counter() - clocks[1]
+    report, size = student.report(new, y[test], time=False), student.cost().bytes
+    answers = {"teacher": outputs(teacher, new, regression)}
+    answers["student"] = outputs(student, new, regression)
+    plain, targets = as_categories(X), outputs(teacher, rows, regression)
+    sizes = {"student": size}
+    for who, goal in (("labels", labels[learn]), ("soft labels", targets)):
+        small, sizes[who] = small_boosted(plain.iloc[learn], goal, regression, size, seed)
+        answers[who] = small(plain.iloc[test])
+    if autogluon is not None:
+        answers["autogluon"] = by_autogluon(teacher, rows, y[learn], new, seed, autogluon)
+    models = {who: compared(answers["teacher"], p, labels[test]) for who, p in answers.items()}
+    student_rows = models["student"]["rows"]
+    pairs = {f"to {who}": student_rows[0] - models[who]["rows"][0] for who in answers}
+    pairs["loss"] = student_rows[1] - models["teacher"]["rows"][1]
+    return {
+        "seed": seed, "bytes": sizes, "cpu_seconds": cpu, "steps": student.steps,
+        "search_seconds": cpu * (1 - student.seconds / wall),  # all but the last training
+        "inputs": student.inputs, "sentence": report.sentence(), "notes": student.notes,
+        "models": {who: {k: v for k, v in m.items() if k != "rows"} for who, m in models.items()},
+        "differences": {k: [d.mean(), d.std() / len(d) ** 0.5] for k, d in pairs.items()},
+    }  # fmt: skip
+
+
+def compared(teacher: np.ndarray, p: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    r"""Measures of predictions (n, K), and the distance and loss of every row."""
+    if p.shape[1] == 1:
+        rows = [((p - goal) ** 2)[:, 0] / goal.var() for goal in (teacher, labels)]
+        distance, loss = (row.mean() for row in rows)
+        return {"fidelity": 1 - distance, "distance": distance, "loss": loss, "rows": rows}
+    logs, t = (np.log(np.clip(q, 1e-7, 1)) for q in (p, teacher))
+    rare = labels.sum(0).argmin()
+    return {
+        "fidelity": (p.argmax(1) == teacher.argmax(1)).mean(),
+        "distance": (teacher * (t - logs)).sum(1).mean(), "loss": -(labels * logs).sum(1).mean(),
+        "average_precision": average_precision_score(labels[:, rare], p[:, rare]),
+        "rows": [(teacher * (t - logs)).sum(1), -(labels * logs).sum(1)],
+    }  # fmt: skip
+
+
+def difference(folds: list[dict[str, Any]], name: str) -> tuple[float, float]:
+    r"""The student's minus another's, with its error over folds; over rows, of a single fold."""
+    values = [fold["differences"][name] for fold in folds]
+    if len(values) == 1:
+        return values[0][0], values[0][1]
+    means = [value for value, _ in values]
+    return statistics.mean(means), statistics.stdev(means) / len(means) ** 0.5
+
+
+def summary(results: list[dict[str, Any]]) -> None:
+    r"""A line for each table, then the targets and what was reached."""
+    heads = (
+        "table|teacher|rows|columns|fidelity|distance|labels|soft labels|AutoGluon|student's loss"
+    )
+    heads += "|− teacher's|AP kept|CPU s|search s|kB"
+    table, wins = Table(*heads.split("|")), {who: [] for who in SHARES}
+    fidelities = {}
+    for result in results:
+        folds = [fold for fold in result["folds"] if "error" not in fold]
+        start = [result["table"], result["teacher"], str(result["rows"]), str(result["columns"])]
+        if len(folds) < len(result["folds"]):
+            fidelities[result["table"]] = 0.0
+            table.add_row(*start, next(f["error"] for f in result["folds"] if "error" in f)[:60])
+            continue
+
+        def mean(who: str, what: str, folds: list[Any] = folds) -> float:
+            values = [fold["models"][who].get(what) for fold in folds if who in fold["models"]]
+            return statistics.mean(values) if None not in values and values else float("nan")
+
+        fidelities[result["table"]] = mean("student", "fidelity")
+        (gap, error), others = difference(folds, "loss"), ("labels", "soft labels", "autogluon")
+        wins["teacher's loss"].append(gap <= 2 * error)
+        for who in others:
+            if who in wins and who in folds[0]["models"]:
+                wins[who].append(difference(folds, f"to {who}")[0] < 0)
+        kept = mean("student", "average_precision") / mean("teacher", "average_precision")
+        cpu, search = (
+            statistics.mean(fold[f"{part}_seconds"] for fold in folds) for part in ("cpu", "search")
+        )
+        cells = [
+            mean("student", "fidelity"),
+            *(mean(who, "distance") for who in ("student", *others)),
+        ]
+        table.add_row(
+            *start, *(f"{cell:.3f}" for cell in cells), f"{mean('student', 'loss'):.3f}",
+            f"{gap:.3f} ± {error:.3f}", f"{kept:.2f}", f"{cpu:.1f}", f"{search:.1f}",
+            f"{statistics.mean(fold['bytes']['student'] for fold in folds) / 1000:.0f}",
+        )  # fmt: skip
+    Console(width=190).print(table)
+    values = sorted(fidelities.values())
+    low = [name for name, value in fidelities.items() if value < WORST]
+    print(
+        f"fidelity: median {statistics.median(values):.3f} (target {MEDIAN}), worst {values[0]:.3f}"
+    )
+    print(f"tables below {WORST} (target: at most {BELOW}): {len(low)}: {', '.join(low)}")
+    for who, share in SHARES.items():
+        if wins[who]:
+            rule = "no worse than" if who == "teacher's loss" else "nearer to the teacher than"
+            print(f"{rule} {who}: {sum(wins[who])} of {len(wins[who])} (target {share:.0%})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the first of three folds")
+    parser.add_argument("--only", nargs="+", choices=table_data.TABLES, metavar="NAME")
+    parser.add_argument("--run", help="a name for the folder of results; default: full or quick")
+    parser.add_argument("--autogluon", metavar="PYTHON", help="a Python that has AutoGluon")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    folder = RESULTS / (options.run or ("quick" if options.quick else "full"))
+    folder.mkdir(parents=True, exist_ok=True)
+    results = []
+    for name in options.only or table_data.TABLES:
+        path = folder / f"{name.replace(' ', '-')}.json"
+        if not path.exists():
+            result = measure(name, 1 if options.quick else 3, options.autogluon)
+            path.write_text(json.dumps(result, indent=1, default=float) + "\n", encoding="utf-8")
+            print(f"{name}: {result['seconds']:.0f} s", flush=True)
+        results.append(json.loads(path.read_text(encoding="utf-8")))
+    summary(results)
+
+
+if __name__ == "__main__":
+    main()
