@@ -62,7 +62,10 @@ def fit_teacher(
         )  # fmt: skip
         return model.fit(learn, z, eval_set=(X_held, y_held))
     made = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
-    options = {"n_estimators": 600, "learning_rate": 0.05, "n_jobs": 1, "verbose": -1, **shared}
+    few = {"n_estimators": 200, "learning_rate": 0.1}  # each is a tree for every class
+    many = {"n_estimators": 600, "learning_rate": 0.05}
+    options = few if not regression and y.max() > 1 else many
+    options = {**options, "n_jobs": 1, "verbose": -1, **shared}
     models = [made(num_leaves=leaves, **options) for leaves in (15, 63)]
     for model in models:
         stop = lightgbm.early_stopping(30, verbose=False)
@@ -89,8 +92,10 @@ def small_boosted(
     held, learn = order[: len(X) // 6], order[len(X) // 6 :]
     best: tuple[float, dict[str, Any], int] = (np.inf, {}, 1)
     for leaves in (4, 8, 16, 31):
-        for rate in (0.1, 0.3):
+        for rate in (0.1, 0.3, 0.5):
             settings = {"num_leaves": leaves, "learning_rate": rate, "seed": seed}
+            # few trees with high rates diverge at rare classes unless their steps are limited
+            settings |= {"lambda_l2": 1} if regression else {"lambda_l2": 3, "max_delta_step": 1}
             rounds = max(1, min(300, most_bytes // (max(1, K if K > 2 else 1) * 75 * leaves)))
             scores: dict[str, Any] = {}
             model = _boost(X, targets, regression, settings, rounds, (learn, held), scores)

@@ -4,8 +4,8 @@ For each table of `table_data.py`: one teacher, three folds, and on the test row
 each model to the teacher (agreement, or R²), its distance (KL, or 1 − R²), its loss on true labels
 (log loss, or 1 − R²) and the average precision of the rarest class. The others are small LightGBM
 models in files no larger than the student, of the labels alone and of the teacher's outputs, and
-with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation. A table whose result
-is in the folder is not measured again. The environment is that of `table_data.py`.
+with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation. A table whose
+result is in the folder is not measured again. The environment is that of `table_data.py`.
 
     python benchmarks/tables.py [--quick] [--only NAME ...] [--run NAME] [--autogluon PYTHON]
 """
@@ -37,6 +37,7 @@ import limbeck
 
 RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "tables"
 PACKAGES = ("limbeck", "lightgbm", "catboost", "scikit-learn", "pandas", "numpy")
+WIDTH = 38  # of AutoGluon's net: two such layers are about (50, 30)
 MEDIAN, WORST, BELOW = (
     0.95,
     0.90,
@@ -86,7 +87,10 @@ def fold(
         small, sizes[who] = small_boosted(plain.iloc[learn], goal, regression, size, seed)
         answers[who] = small(plain.iloc[test])
     if autogluon is not None:
-        answers["autogluon"] = by_autogluon(teacher, rows, y[learn], new, seed, autogluon)
+        answers["autogluon"] = by_autogluon(
+            teacher, rows, y[learn], new, regression=regression, width=WIDTH, seed=seed,
+            python=autogluon,
+        )  # fmt: skip
     models = {who: compared(answers["teacher"], p, labels[test]) for who, p in answers.items()}
     student_rows = models["student"]["rows"]
     pairs = {f"to {who}": student_rows[0] - models[who]["rows"][0] for who in answers}
