@@ -2,8 +2,8 @@ r"""AutoGluon's own distillation of the same teacher: one folder with a fold in,
 
 It runs where AutoGluon is installed, which need not be where limbeck is. The teacher is the same
 fitted model, as a model of AutoGluon's; the student is its net with two hidden layers and about as
-many weights; all else is as `TabularPredictor.distill` has it. The folder has `train.parquet`,
-with labels or numbers in the last column, `test.parquet`, `teacher.joblib` and `about.json`.
+many weights; all else is as `TabularPredictor.distill` has it, in 300 s at most. The folder has
+`train.parquet`, with the labels in its last column, `test.parquet`, `teacher.joblib`, `about.json`.
 
     python benchmarks/autogluon_student.py FOLDER
 """
@@ -82,7 +82,8 @@ def main() -> None:
         )  # fmt: skip
         began = time.perf_counter()
         net = {"num_layers": 2, "hidden_size": about["width"], "ag_args_fit": {"num_cpus": 1}}
-        made = predictor.distill(learnt, held, hyperparameters={"NN_TORCH": net}, verbosity=0)
+        options = {"hyperparameters": {"NN_TORCH": net}, "time_limit": 300, "verbosity": 0}
+        made = predictor.distill(learnt, held, **options)
         seconds = time.perf_counter() - began
         student = next(name for name in made if name.startswith("NeuralNet"))
         X = as_features(new)

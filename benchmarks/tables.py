@@ -4,8 +4,8 @@ For each table of `table_data.py`: one teacher, three folds, and on the test row
 each model to the teacher (agreement, or R²), its distance (KL, or 1 − R²), its loss on true labels
 (log loss, or 1 − R²) and the average precision of the rarest class. The others are small LightGBM
 models in files no larger than the student, of the labels alone and of the teacher's outputs, and
-with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation. A table whose
-result is in the folder is not measured again. The environment is that of `table_data.py`.
+with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation in the first fold.
+A table whose result is in the folder is not measured again; `--quick` measures the first fold.
 
     python benchmarks/tables.py [--quick] [--only NAME ...] [--run NAME] [--autogluon PYTHON]
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import statistics
 import time
 import warnings
@@ -39,7 +40,7 @@ RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "tables"
 PACKAGES = ("limbeck", "lightgbm", "catboost", "scikit-learn", "pandas", "numpy")
 WIDTH = 38  # of AutoGluon's net: two such layers are about (50, 30)
 MEDIAN, WORST, BELOW = 0.95, 0.90, 2  # of the fidelity; tables that may be below the worst
-SHARES = {"loss": 0.8, "to labels": 0.9, "to autogluon": 0.8}  # of the tables
+SHARES = {"loss": 0.8, "labels": 0.9, "autogluon": 0.8}  # of the tables
 COLUMNS = {
     "fidelity": "fidelity_student", "labels": "fidelity_labels", "distance": "distance_student",
     "of labels": "distance_labels", "of soft labels": "distance_soft labels",
@@ -55,13 +56,14 @@ def measure(name: str, folds: int, autogluon: str | None) -> dict[str, Any]:
     X = as_categories(X) if kind == "LightGBM" else X
     began, splits = time.perf_counter(), KFold if task == "regression" else StratifiedKFold
     parts = list(splits(3, shuffle=True, random_state=0).split(X, y))[:folds]
-    about = {"table": name, "package": table_data.TABLES[name].package, "task": task}
-    about |= {"teacher": kind, "rows": len(X), "columns": X.shape[1]}
-    about |= {"classes": None if task == "regression" else np.bincount(y).tolist()}
     measured = [fold(name, kind, X, y, *part, k, autogluon) for k, part in enumerate(parts)]
-    versions = {package: version(package) for package in PACKAGES}
-    about |= {"folds": measured, "seconds": time.perf_counter() - began}
-    return about | {"machine": machine(), "versions": versions}
+    return {
+        "table": name, "package": table_data.TABLES[name].package, "task": task, "teacher": kind,
+        "rows": len(X), "columns": X.shape[1],
+        "classes": None if task == "regression" else np.bincount(y).tolist(), "folds": measured,
+        "seconds": time.perf_counter() - began, "machine": machine(),
+        "versions": {package: version(package) for package in PACKAGES},
+    }  # fmt: skip
 
 
 def fold(
@@ -74,12 +76,12 @@ def fold(
     rows, new = X.iloc[learn].reset_index(drop=True), X.iloc[test].reset_index(drop=True)
     codes = table_data.TABLES[name].codes
     teacher = fit_teacher(kind, rows, y[learn], regression, codes, seed)
-    clocks = time.process_time(), time.perf_counter()
+    clocks = sum(os.times()[:4]), time.perf_counter()  # with those of child processes
     try:
         student = limbeck.compress(teacher, rows, seed=seed, progress=False)
     except Exception as error:  # a result as well
         return {"seed": seed, "error": f"{type(error).__name__}: {error}"}
-    cpu, wall = time.process_time() - clocks[0], time.perf_counter() - clocks[1]
+    cpu, wall = sum(os.times()[:4]) - clocks[0], time.perf_counter() - clocks[1]
     report, size = student.report(new, y[test], time=False), student.cost().bytes
     answers = {"teacher": outputs(teacher, new, regression)}
     answers["student"] = outputs(student, new, regression)
@@ -88,14 +90,14 @@ def fold(
     for who, goal in (("labels", labels[learn]), ("soft labels", targets)):
         small, sizes[who] = small_boosted(plain.iloc[learn], goal, regression, size, seed)
         answers[who] = small(plain.iloc[test])
-    if autogluon is not None:
+    if autogluon is not None and not seed:  # it takes as long as all else
         answers["autogluon"] = by_autogluon(
             teacher, rows, y[learn], new, regression=regression, width=WIDTH, seed=seed,
             python=autogluon,
         )  # fmt: skip
     models = {who: compared(answers["teacher"], p, labels[test]) for who, p in answers.items()}
     student_rows = models["student"]["rows"]
-    pairs = {f"to {who}": student_rows[0] - models[who]["rows"][0] for who in answers}
+    pairs = {who: student_rows[0] - models[who]["rows"][0] for who in answers}
     pairs["loss"] = student_rows[1] - models["teacher"]["rows"][1]
     return {
         "seed": seed, "bytes": sizes, "cpu_seconds": cpu, "steps": student.steps,
@@ -122,26 +124,27 @@ def compared(teacher: np.ndarray, p: np.ndarray, labels: np.ndarray) -> dict[str
     }  # fmt: skip
 
 
-def difference(folds: list[dict[str, Any]], name: str) -> tuple[float, float]:
-    r"""The student's minus another's, with its error over folds; over rows, of a single fold."""
-    means, errors = zip(*(fold["differences"][name] for fold in folds), strict=True)
-    many = len(means) > 1
-    return statistics.mean(means), (
-        statistics.stdev(means) / len(means) ** 0.5 if many else errors[0]
-    )
-
-
 def digest(result: dict[str, Any]) -> dict[str, Any]:
-    r"""The figures of one table: means over folds, and differences with their errors."""
-    folds = [{**f, **{f"{k}_{w}": m[k] for w, m in f["models"].items() for k in m}}
-             for f in result["folds"]]  # fmt: skip
-    names = [name for name in folds[0] if isinstance(folds[0][name], int | float)]
-    means = {name: statistics.mean(fold[name] for fold in folds) for name in names}
-    pairs = {name: difference(folds, name) for name in folds[0]["differences"]}
-    retained = means.get("average_precision_student", np.nan)
-    retained /= means.get("average_precision_teacher", np.nan)
-    size = statistics.mean(fold["bytes"]["student"] for fold in folds)
-    return {**means, "pairs": pairs, "retained": retained, "kB": size / 1000}
+    r"""Means over the folds of one table, and differences from others with their errors.
+
+    Errors are over folds; where there is one fold, over its rows.
+    """
+    values: dict[str, list[Any]] = {}
+    for fold in result["folds"]:
+        own = fold | {"kB": fold["bytes"]["student"] / 1000}
+        own |= {f"{k}_{who}": m[k] for who, m in fold["models"].items() for k in m}
+        own |= {f"- {name}": pair for name, pair in fold["differences"].items()}
+        for name, value in own.items():
+            values.setdefault(name, []).append(value)
+    means = {k: statistics.mean(v) for k, v in values.items() if isinstance(v[0], int | float)}
+    if result["classes"]:
+        student, teacher = (means[f"average_precision_{who}"] for who in ("student", "teacher"))
+        means["retained"] = student / teacher
+    for name in [name for name in values if name.startswith("- ")]:
+        gaps, errors = zip(*values[name], strict=True)
+        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else errors[0]
+        means[name] = statistics.mean(gaps), error
+    return means
 
 
 def summary(results: list[dict[str, Any]]) -> None:
@@ -152,7 +155,7 @@ def summary(results: list[dict[str, Any]]) -> None:
     table = Table("table", "teacher, rows x columns", *COLUMNS, "loss − teacher's")
     for name, own in figures.items():
         cells = [f"{own[key]:.3g}" if key in own else "" for key in COLUMNS.values()]
-        gap, error = own["pairs"]["loss"]
+        gap, error = own["- loss"]
         table.add_row(name, about[name], *cells, f"{gap:.3g} ± {error:.1g}")
     known = {k: [own[k] for own in figures.values() if k in own] for k in COLUMNS.values()}
     medians = (f"{np.nanmedian(values):.3g}" if values else "" for values in known.values())
@@ -166,9 +169,9 @@ def summary(results: list[dict[str, Any]]) -> None:
     print(f"fidelity: median {statistics.median(fidelity.values()):.3f}, must be {MEDIAN}")
     print(f"tables below {WORST}: {len(low)}, at most {BELOW}: {', '.join(low)}")
     for who, share in SHARES.items():
-        pairs = [own["pairs"][who] for own in figures.values() if who in own["pairs"]]
+        pairs = [own[f"- {who}"] for own in figures.values() if f"- {who}" in own]
         count = sum(gap <= (2 * error if who == "loss" else 0) for gap, error in pairs)
-        rule = "loss no worse than the teacher's" if who == "loss" else f"nearer than {who[3:]}"
+        rule = "loss no worse than the teacher's" if who == "loss" else f"nearer than {who}"
         print(f"{rule}: {count} of {len(pairs)} tables, must be {share:.0%}")
 
 
