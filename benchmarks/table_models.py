@@ -64,7 +64,8 @@ def fit_teacher(
     made = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
     many = regression or y.max() == 1  # else a round has a tree for every class
     options = {"n_estimators": 600 if many else 200, "learning_rate": 0.05 if many else 0.1}
-    options |= {"n_jobs": 1, "verbose": -1, **shared}
+    # without a penalty it diverges at rare classes
+    options |= {"n_jobs": 1, "verbose": -1, "reg_lambda": 0 if regression else 1, **shared}
     models = [made(num_leaves=leaves, **options) for leaves in (15, 63)]
     for model in models:
         stop = lightgbm.early_stopping(30, verbose=False)
@@ -99,7 +100,8 @@ def small_boosted(
         if kind != "multiclass":
             return lightgbm.Dataset(X.iloc[part], targets[part, -1])
         which, classes = np.nonzero(targets[part] > 0.02)
-        return lightgbm.Dataset(X.iloc[part[which]], classes, targets[part[which], classes])
+        weights = targets[part[which], classes]
+        return lightgbm.Dataset(X.iloc[part[which]], classes, weight=weights)
 
     for leaves, rate in itertools.product((4, 8, 16, 31), (0.1, 0.3, 0.5)):
         trial = settings | {"num_leaves": leaves, "learning_rate": rate}
