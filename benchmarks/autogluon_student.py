@@ -1,78 +1,98 @@
-r"""AutoGluon's own distillation of the same teacher, for `compress.py`: one fold in, one out.
+r"""AutoGluon's own distillation of the same teacher: one folder with a fold in, its answers out.
 
 It runs where AutoGluon is installed, which need not be where limbeck is. The teacher is the same
-estimator on the same rows, as a model of AutoGluon's; the student is its net with two hidden
-layers and about as many weights; all else is as `TabularPredictor.distill` has it.
+fitted model, as a model of AutoGluon's; the student is its net with two hidden layers and about as
+many weights; all else is as `TabularPredictor.distill` has it, in 300 s at most. The folder has
+`train.parquet`, with the labels in its last column, `test.parquet`, `teacher.joblib`, `about.json`.
 
-    python benchmarks/autogluon_student.py FOLD.npz ANSWERS.npz
+    python benchmarks/autogluon_student.py FOLDER
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 import warnings
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 from autogluon.core.models import AbstractModel
+from autogluon.features.generators import IdentityFeatureGenerator
 from autogluon.tabular import TabularPredictor
-from sklearn import ensemble
-
-WIDTH = 24  # two layers of which are about (32, 16)
 
 
 class Teacher(AbstractModel):
-    r"""A forest or boosted trees of scikit-learn."""
+    r"""The fitted model of a file, which takes rows with the types that it knows."""
 
     def _fit(self, X: pd.DataFrame, y: pd.Series, **settings: object) -> None:
-        kind = "Regressor" if self.problem_type == "regression" else "Classifier"
-        if self._get_model_params()["kind"] == "forest":
-            self.model = getattr(ensemble, f"RandomForest{kind}")(300, random_state=0)
-        else:
-            made = getattr(ensemble, f"HistGradientBoosting{kind}")
-            self.model = made(max_iter=300, random_state=0)
-        self.model.fit(self.preprocess(X).to_numpy(np.float64), y)
+        folder = Path(self._get_model_params()["folder"])
+        self.model = joblib.load(folder / "teacher.joblib")
+        self.known = pd.read_parquet(folder / "test.parquet").iloc[:1]
 
     def _predict_proba(self, X: pd.DataFrame, **settings: object) -> np.ndarray:
-        rows = self.preprocess(X, **settings).to_numpy(np.float64)
+        rows = self.as_known(self.preprocess(X, **settings))
+        if self._get_model_params()["arrays"]:
+            rows = rows.to_numpy(np.float64)
         if self.problem_type == "regression":
             return self.model.predict(rows)
         return self._convert_proba_to_unified_form(self.model.predict_proba(rows))
 
+    def as_known(self, X: pd.DataFrame) -> pd.DataFrame:
+        r"""Rows in the original types; AutoGluon leaves out columns of one value."""
+        columns = {}
+        for name, dtype in self.known.dtypes.items():
+            column = X[name] if name in X else pd.Series(self.known[name].iloc[0], X.index)
+            if dtype.kind == "M" and column.dtype.kind != "M":
+                column = pd.to_datetime(column.round(), unit="s", utc=True)
+            column = column.round() if dtype.kind in "iu" else column
+            columns[name] = column.astype(dtype)
+        return pd.DataFrame(columns)
 
-def table(X: np.ndarray, y: np.ndarray | None = None) -> pd.DataFrame:
-    frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
-    return frame if y is None else frame.assign(y=y)
+
+def as_features(X: pd.DataFrame) -> pd.DataFrame:
+    r"""Categories for strings and seconds for dates, which AutoGluon's net takes."""
+    columns = {}
+    for name, column in X.items():
+        if column.dtype.kind == "M":
+            column = (column - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(1, "s")
+        columns[name] = column.astype("category") if column.dtype == object else column
+    return pd.DataFrame(columns)
 
 
 def main() -> None:
-    source, target = sys.argv[1:]
-    fold = np.load(source, allow_pickle=False)
-    regression, seed = bool(fold["regression"]), int(fold["seed"])
-    rows = table(fold["X"], fold["y"])
-    kind = "regression" if regression else "binary" if rows.y.nunique() == 2 else "multiclass"
-    order = np.random.default_rng(seed).permutation(len(rows))
+    folder = Path(sys.argv[1])
+    about = json.loads((folder / "about.json").read_text())
+    rows, new = (pd.read_parquet(folder / f"{part}.parquet") for part in ("train", "test"))
+    label, rows = rows.columns[-1], as_features(rows)
+    kind = "binary" if rows[label].nunique() == 2 else "multiclass"
+    kind = "regression" if about["regression"] else kind
+    order = np.random.default_rng(about["seed"]).permutation(len(rows))
     held, learnt = rows.iloc[order[: len(rows) // 10]], rows.iloc[order[len(rows) // 10 :]]
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as path, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        predictor = TabularPredictor("y", problem_type=kind, path=folder, verbosity=0)
+        predictor = TabularPredictor(label, problem_type=kind, path=path, verbosity=0)
+        settings = {"folder": str(folder), "arrays": about["arrays"]}
         predictor.fit(
-            rows, tuning_data=rows, hyperparameters={Teacher: {"kind": str(fold["teacher"])}},
-            fit_weighted_ensemble=False, num_cpus=1,
+            rows, tuning_data=rows, hyperparameters={Teacher: settings}, num_cpus=1,
+            fit_weighted_ensemble=False, feature_generator=IdentityFeatureGenerator(),
         )  # fmt: skip
         began = time.perf_counter()
-        net = {"num_layers": 2, "hidden_size": WIDTH, "ag_args_fit": {"num_cpus": 1}}
-        made = predictor.distill(learnt, held, hyperparameters={"NN_TORCH": net}, verbosity=0)
+        net = {"num_layers": 2, "hidden_size": about["width"], "ag_args_fit": {"num_cpus": 1}}
+        options = {"hyperparameters": {"NN_TORCH": net}, "time_limit": 300, "verbosity": 0}
+        made = predictor.distill(learnt, held, **options)
         seconds = time.perf_counter() - began
         student = next(name for name in made if name.startswith("NeuralNet"))
-        X = table(fold["X_test"])
+        X = as_features(new)
         answers = {
-            who: predictor.predict(X, model=model).to_numpy()
+            who: np.asarray(predictor.predict_proba(X, model=model, as_multiclass=True))
+            if kind != "regression" else predictor.predict(X, model=model).to_numpy()[:, None]
             for who, model in (("teacher", predictor.model_names()[0]), ("student", student))
-        }
-    np.savez(target, **answers, seconds=seconds)
+        }  # fmt: skip
+    np.savez(folder / "answers.npz", **answers, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from compress_others import HIDDEN, RATE, STEPS, Fold, by_autogluon, by_hand
 from rich.console import Console
@@ -52,6 +53,7 @@ OPTIONS = {
 }  # fmt: skip
 STUDENTS = {"net": HIDDEN, "tree": "tree", "small boosted forest": "boosted"}
 SPLITS = 3
+WIDTH = 24  # of AutoGluon's net: two such layers are about (32, 16)
 TEACHERS = {
     ("forest", False): lambda: RandomForestClassifier(300, random_state=0),
     ("forest", True): lambda: RandomForestRegressor(300, random_state=0),
@@ -153,7 +155,12 @@ def compare(
                     own.add(by_hand=measure(fold.y_test, hand))
                     own.add(agreement_by_hand=measure(said, hand))
                     if autogluon is not None and fold.seed < SPLITS:
-                        theirs = by_autogluon(fold, kind, regression, autogluon)
+                        X, X_test = (pd.DataFrame(x).add_prefix("x") for x in (fold.X, fold.X_test))
+                        theirs = by_autogluon(
+                            teacher, X, fold.y, X_test, regression=regression, width=WIDTH,
+                            seed=fold.seed, python=autogluon, arrays=True,
+                        )  # fmt: skip
+                        theirs = theirs[:, 0] if regression else theirs.argmax(1)
                         own.add(autogluon=measure(fold.y_test, theirs))
                         own.add(agreement_autogluon=measure(said, theirs))
                 if (kind, student) not in costs:

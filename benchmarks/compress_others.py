@@ -3,6 +3,7 @@ r"""Students of the same teacher made by others: a plain PyTorch loop, and AutoG
 from __future__ import annotations
 
 import copy
+import json
 import math
 import subprocess
 import tempfile
@@ -11,7 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -72,12 +75,23 @@ def by_hand(fold: Fold, targets: np.ndarray, regression: bool) -> Callable[[np.n
     return predict
 
 
-def by_autogluon(fold: Fold, teacher: str, regression: bool, python: str) -> np.ndarray:
-    r"""What AutoGluon's student of the same teacher says of the test rows, by another Python."""
+def by_autogluon(
+    teacher: Any, X: pd.DataFrame, y: np.ndarray, X_test: pd.DataFrame, *, regression: bool,
+    width: int, seed: int, python: str, arrays: bool = False,
+) -> np.ndarray:  # fmt: skip
+    r"""Probabilities or values (n, K) of AutoGluon's student of the same teacher.
+
+    It runs in another Python. Its net has two layers of this width; `arrays` is for a teacher of
+    arrays, not of data frames.
+    """
     script = Path(__file__).with_name("autogluon_student.py")
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "fold.npz", Path(folder) / "answers.npz"
-        np.savez(source, **fold._asdict(), teacher=teacher, regression=regression)
-        subprocess.run([python, script, source, target], check=True, stdout=subprocess.DEVNULL)
-        with np.load(target, allow_pickle=False) as answers:
+    about = {"regression": regression, "width": width, "seed": seed, "arrays": arrays}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        X.assign(**{"the label": y}).to_parquet(folder / "train.parquet")
+        X_test.to_parquet(folder / "test.parquet")
+        joblib.dump(teacher, folder / "teacher.joblib")
+        (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+        subprocess.run([python, script, folder], check=True, stdout=subprocess.DEVNULL)
+        with np.load(folder / "answers.npz", allow_pickle=False) as answers:
             return answers["student"]
