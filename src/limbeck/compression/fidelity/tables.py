@@ -151,6 +151,31 @@ def group_table(report: Fidelity) -> Table:
     return result
 
 
+def class_table(report: Fidelity) -> Table:
+    r"""The recall of each class; of many, those that lose most."""
+    parts, title = list(report.by_class.items()), "recall by class"
+    models = ["teacher", "student"] if report.labelled else ["student"]
+
+    def lost(part: tuple[str, Comparison]) -> float:
+        return part[1].differences.get("teacher", part[1].measures["student"])["recall"].value
+
+    if len(parts) > MAX_GROUPS:
+        title += f" (the {MAX_GROUPS} that lose most, of {len(parts)})"
+        parts.sort(key=lost)
+    result = PlainTable(title=title, title_justify="left")
+    gaps = ["student − teacher"] * report.labelled
+    for head in ("class", "rows", *models, *gaps, "KL from teacher"):
+        result.add_column(head, justify="left" if head == "class" else "right", overflow="fold")
+    for name, part in parts[:MAX_GROUPS]:
+        cells = [figure_in_words("rare_recall", part.measures[m]["recall"]) for m in models]
+        if report.labelled:
+            gap = part.differences["teacher"]["recall"]
+            cells.append(figure_in_words("rare_recall", gap, signed=True))
+        divergence = figure_in_words("kl", part.measures["student"]["kl"])
+        result.add_row(name, f"{part.rows:,}", *cells, divergence)
+    return result
+
+
 def _groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
     r"""Columns, groups and their measures, in their order or the worst first."""
     parts = [(c, g, part) for c, groups in report.by_group.items() for g, part in groups.items()]
@@ -207,10 +232,10 @@ def _class_count(report: Fidelity, name: str) -> ClassCount | None:
     return of_class if MEASURES[name].class_title else None
 
 
-def retention_noun(report: Fidelity) -> str:
-    r"""The main measure: "the teacher's accuracy", "the teacher's recall of class fraud"."""
+def retention_noun(report: Fidelity, name: str = "") -> str:
+    r"""A measure, or the main one: "the teacher's accuracy", "… recall of class fraud"."""
     owner = "the teacher's "
-    return owner + measure_title(report, report.main).replace(owner, "")
+    return owner + measure_title(report, name or report.main).replace(owner, "")
 
 
 def _quality(report: Fidelity) -> str:
