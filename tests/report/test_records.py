@@ -35,7 +35,7 @@ def test_every_result_has_what_all_have_and_comes_back(name, tmp_path):
 def test_compress_keeps_the_report_and_the_rows_of_disagreement():
     (content, arrays), (small, report) = making.to_record("compress"), making.compressed()
     assert content["fidelity"] == json.loads(json.dumps(report.to_dict()))
-    assert content["summary"] == report.sentence()
+    assert content["summary"] == f"{report.sentence()} {report.need()}"
     X = making.digits()[0][300:500]
     chosen = [each["row"] for each in report.disagreements]
     np.testing.assert_array_equal(arrays["disagreement_rows"], X[chosen])

@@ -68,6 +68,7 @@ class Problem:
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
     label_weight: float = 0.0
+    weight: np.ndarray | None = None  # of the rows to learn from, of mean 1
     folds: int | None = None  # for targets out of fold
     fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold

@@ -48,7 +48,7 @@ def compressed(
             summary.model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
         ]
         content["fidelity"] = report.to_dict()
-        content["summary"] = report.sentence()
+        content["summary"] = f"{report.sentence()} {report.need()}".rstrip()
         content["verdicts"] += _verdicts(report)
         notes = [f"{note[:1].upper()}{note[1:]}." for note in tables.rare_class_notes(report)]
         if math.isnan(report.retention):

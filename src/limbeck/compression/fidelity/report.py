@@ -22,7 +22,12 @@ from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
 FORMAT = "limbeck-fidelity-1"
-NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
+NAMES = {
+    "teacher": "teacher",
+    "student": "student",
+    "baseline": "labels alone",  # the same student
+    "trees": "trees on labels",
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,9 @@ class Fidelity(Comparison):
 
     Attributes:
         rows: The number of examples.
-        measures: By model ("teacher", "student", "baseline") and name, value and standard error.
-        differences: Student minus teacher, or minus baseline, with the paired standard error.
+        measures: By model ("teacher", "student"; on labels alone "baseline", the same student, and
+            "trees") and name, value and standard error.
+        differences: Student minus another model, with the paired standard error.
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, labels or targets.
         names: Headings of the table's columns, by model.
@@ -96,6 +102,10 @@ class Fidelity(Comparison):
         r"""The result in one sentence."""
         return tables.sentence(self)
 
+    def need(self) -> str:
+        r"""A sentence: did you need the teacher? Empty where nothing was trained on labels."""
+        return tables.need(self)
+
     def __str__(self) -> str:
         further = [tables.class_table(self)] if self.by_class else []
         further += [tables.group_table(self)] if self.by_group else []
@@ -103,13 +113,14 @@ class Fidelity(Comparison):
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
         notes += [*tables.remarks(self), *self.notes]
-        return visible("\n".join([text, *notes, self.sentence()]))
+        return visible("\n".join(filter(None, [text, *notes, self.sentence(), self.need()])))
 
     __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
-        return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
+        words = {"sentence": self.sentence(), "need": self.need()}
+        return plain({"format": FORMAT, **words, **asdict(self)})
 
     @classmethod
     @checked_arguments
@@ -172,7 +183,7 @@ def fidelity(
     classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
     teacher_cost: CostLike = None, student_cost: CostLike = None, baseline_cost: CostLike = None,
     names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
-    sample_weight: object = None,
+    sample_weight: object = None, trees: object = None, trees_cost: CostLike = None,
 ) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
@@ -188,7 +199,7 @@ def fidelity(
     for name in (names or {}).keys() - NAMES.keys():
         raise ArgumentError.unknown("names", name, NAMES)
     seed = integer("seed", seed, "a whole number from 0", 0)
-    by_model = {"teacher": teacher, "student": student, "baseline": baseline}
+    by_model = {"teacher": teacher, "student": student, "baseline": baseline, "trees": trees}
     data = comparison.align(task, by_model, y, classes, sample_weight)
     rare = rare_classes(data)
     parts = comparison.by_column(data, seed)
@@ -196,7 +207,8 @@ def fidelity(
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
-    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
+    costs = {"teacher": teacher_cost, "student": student_cost}
+    costs |= {"baseline": baseline_cost, "trees": trees_cost}
     curves = {}
     if data.y is not None and task != "regression":
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
