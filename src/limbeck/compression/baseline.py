@@ -44,8 +44,12 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     if problem.held_out is not None:
         count = rows(problem.held_out) // 2  # the other half are mixtures of these
         x = join([x, part_of(problem.held_out, 0, count)])
-        index = np.concatenate([index, np.setdiff1d(np.arange(rows(x)), index)])
-    y = as_labels(labels, rows(x))[index]
+    weights = problem.row_weights
+    n = rows(x) if weights is None else len(weights)
+    used = np.arange(n) if weights is None else np.flatnonzero(weights)
+    if problem.held_out is not None:
+        index = np.concatenate([index, np.setdiff1d(used, index)])
+    y = as_labels(labels, n)[index]
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
@@ -54,6 +58,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
         fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+        row_weights=None if weights is None else weights[index][known],
     )  # fmt: skip
     # settings that concern the student's own training
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
@@ -133,7 +138,8 @@ def _network(
         source = Dataset(take(x, held_out), y=values[held_out].numpy())
         every = max(1, steps // 50)
         training = replace(training, held_out=source, patience=8, every=every, callbacks=keep_best)
-    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn))
+    weight = None if problem.weight is None else problem.weight[learn]
+    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn), weight=weight)
     result = train(teacher, student, inputs, problem.loss, training)
     if lowest[1]:
         student.load_state_dict(lowest[1])
@@ -149,12 +155,14 @@ def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitt
         return student
     encoder = problem.format.encoder("one_hot")
     inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
+    weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
         x, other = take(inputs, learn), take(inputs, fold)
         for place, size in enumerate(sizes):
-            model = replace(size, encoder=encoder).fit(x, targets[learn])
-            errors[place] += ((predictions(model, other, task) - targets[fold]) ** 2).sum()
+            model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
+            error = (predictions(model, other, task) - targets[fold]) ** 2
+            errors[place] += (weight[fold, None] * error).sum()
     return sizes[int(errors.argmin())]  # the smaller, if equal
 
 

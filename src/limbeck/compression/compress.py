@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import join, rows
+from limbeck.arrays import as_weights, join, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
@@ -53,7 +53,8 @@ def compress(
     student: arg.UserObject[object] = (50, 30),
     *,
     labels: arg.UserObject[object] = None,
-    label_weight: arg.Fraction = 0.5,
+    label_weight: arg.Fraction = 0.0,
+    sample_weight: arg.UserObject[ArrayLike | None] = None,
     loss: arg.UserObject[str | Loss] = "auto",
     inputs: arg.UserObject[str | Inputs] = "auto",
     pool: arg.Count | None = None,
@@ -90,8 +91,12 @@ def compress(
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
             "boosted"; a tree of scikit-learn; or a torch module, which is trained in place.
             Default: (50, 30).
-        labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
-        label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
+        labels: True labels of the rows, for the report and, with a `label_weight`, to mix with the
+            targets; missing ones are None or NaN. Default: None.
+        label_weight: Their share in the targets, from 0 to 1. Default: 0, the report alone.
+        sample_weight: Weights of the rows in the loss, from 0; rows of weight 0 are left out.
+            Generated inputs ("munge", "noise") have the weight of the row that they start from,
+            others the mean weight. Default: None, equal ones.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
             torch module. Default: cross entropy, or square error for regression.
         inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
@@ -140,7 +145,8 @@ def compress(
         _refuse_own_teacher(student, teacher)
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     fraction = held_out_fraction if is_auto(inputs) or is_auto(student) else 0.0
-    problem = _split(data, model, query, fraction, training.seed)
+    weights_of_rows = as_weights(sample_weight, rows(data.x))
+    problem = _split(data, model, query, fraction, training.seed, weights_of_rows)
     problem.folds = teacher_folds
     _add_labels(problem, labels, label_weight, rows(data.x))
     if isinstance(loss, Loss):
@@ -189,20 +195,27 @@ def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
         raise ArgumentError("student", received, "another module; copy.deepcopy(teacher) will do")
 
 
-def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
+def _split(
+    data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int,
+    weights: np.ndarray | None,
+) -> Problem:  # fmt: skip
     r"""The teacher, the rows to learn from and, if they are enough, rows held out."""
     n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
-    size = min(trainer.MAX_HELD_OUT, round(fraction * n))
+    every = torch.arange(n) if weights is None else torch.as_tensor(np.flatnonzero(weights))
+    size = min(trainer.MAX_HELD_OUT, round(fraction * len(every)))
+    shared: dict[str, Any] = {"seed": seed, "row_weights": weights}
     if size < trainer.MIN_HELD_OUT:
-        every = torch.arange(n)
-        return Problem(teacher, data.format, data.x, every, loss, query, data.given, seed=seed)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        x, rest = data.x, data.given
+        if len(every) < n:
+            x, rest = take(x, every), select(given, every.numpy())
+        return Problem(teacher, data.format, x, every, loss, query, rest, **shared)
+    order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
     learn, other = order[size:].sort().values, order[:size].sort().values
     held_out = take(data.x, other)
     mixed = fresh("munge", data.format, held_out, size, seed)
     return Problem(
         teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
-        join([held_out, mixed]), select(given, other.numpy()), seed=seed,
+        join([held_out, mixed]), select(given, other.numpy()), **shared,
     )  # fmt: skip
 
 

@@ -148,6 +148,7 @@ class Compressed(Result):
         self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
         groups: Text | Dict[dict[str, Any]] | Items[Iterable[str]] | None = None,
         labels: UserObject[object] = None, time: Flag = True,
+        sample_weight: UserObject[ArrayLike | None] = None,
     ) -> Fidelity:  # fmt: skip
         r"""Compare teacher and student on rows that neither was trained on.
 
@@ -160,9 +161,11 @@ class Compressed(Result):
                 trees of LightGBM (or else scikit-learn) that are no larger, are trained on them
                 alone, once, and compared too. Default: the labels passed to `compress`.
             time: Whether to measure how long predictions take. Default: True.
+            sample_weight: Weights of the rows of X, from 0, in all measures. Default: None.
         """
         if self.problem is None or self.row_format is None:
-            raise ArgumentError("report", "a result without its teacher", "one made by compress")
+            received = "a result without its teacher, as saved and pickled ones are"
+            raise ArgumentError("report", received, "one made by compress")
         teacher, given, columns = (
             self.problem.teacher,
             self.row_format.as_given(X),
@@ -192,6 +195,7 @@ class Compressed(Result):
             classes=self.classes, groups=columns, names=names,
             teacher_cost=teacher_cost(teacher, timed["teacher"]),
             student_cost=self.cost(timed["student"]), notes=self.notes, **alone,
+            sample_weight=sample_weight,
         )  # fmt: skip
 
     @checked_arguments

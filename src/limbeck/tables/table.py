@@ -57,9 +57,9 @@ class TableMunge(Munge):
         return drawn
 
     def build(self, drawn: dict[str, Any]) -> Batch:
-        x = super().build(drawn).x
-        assert isinstance(x, dict)
-        return Batch(self.table.rounded(x))
+        batch = super().build(drawn)
+        assert isinstance(batch.x, dict)
+        return batch._replace(x=self.table.rounded(batch.x))
 
 
 class Table:
@@ -199,7 +199,7 @@ class Table:
     @checked_arguments
     def munge(
         self, data: UserObject[Any], swap: Fraction = 0.5, local_variance: Positive = 1.0,
-        seed: Seed | None = None,
+        seed: Seed | None = None, weight: UserObject[Any] = None,
     ) -> TableMunge:  # fmt: skip
         r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
 
@@ -209,7 +209,8 @@ class Table:
         parts = dict(data) if tensors else self.encode(data)
         if tensors:
             self.to_frame(parts)  # which refuses tensors of another table
-        return TableMunge(self, parts, swap=swap, local_variance=local_variance, seed=seed)
+        options = {"swap": swap, "local_variance": local_variance, "seed": seed, "weight": weight}
+        return TableMunge(self, parts, **options)
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
