@@ -26,9 +26,17 @@ from limbeck.compression.estimators import DistilledClassifier, DistilledRegress
 from limbeck.storage import folders
 from tests.refusals import refused
 
+# as for scikit-learn's own forests: what is drawn depends on the number of rows
+RANDOM = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "equal up to chance"
+    for kind in ("dense", "sparse")
+}
+
 
 @pytest.mark.slow
-@parametrize_with_checks([DistilledClassifier(), DistilledRegressor()])
+@parametrize_with_checks(
+    [DistilledClassifier(), DistilledRegressor()], expected_failed_checks=lambda estimator: RANDOM
+)
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks make some of their own

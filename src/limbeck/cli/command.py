@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -73,7 +73,10 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
 def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
-    name, export = str(ctx.info_name), common.export
+    export = _export_path(ctx, common)
+    common = replace(common, export=export)
+    ctx.params["export"] = export
+    name = str(ctx.info_name)
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
@@ -107,6 +110,18 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
         say(f"{verdict['name']}: {verdict['words']}")
     if failed:
         raise typer.Exit(UNMET)
+
+
+def _export_path(ctx: typer.Context, common: Common) -> Path | None:
+    r"""Where to export to; of another --out than a config's, not over that one's export."""
+    saved, source = (ctx.default_map or {}).get("out"), ctx.get_parameter_source("export")
+    elsewhere = saved is not None and common.out is not None and common.out != Path(saved)
+    from_config = source is not None and source.name == "DEFAULT_MAP"
+    if common.export is None or common.out is None or not (elsewhere and from_config):
+        return common.export
+    path = common.export.with_name(f"{common.out.name}-{common.export.name}")
+    say(f"--export: {path}, since {common.export} belongs to {saved}")
+    return path
 
 
 def _make_result(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat, read_rows
 from limbeck.compression.students import predictions, sizes
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
@@ -131,6 +132,7 @@ def compress(
     training = Training.from_options(options, decided, compress, **defaults)
     data = read_rows(X, table)
     labels = data.labels if labels is None else labels
+    _check_columns(teacher, data.given)
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
     try:
         model = as_row_teacher(
@@ -148,6 +150,9 @@ def compress(
     weights_of_rows = as_weights(sample_weight, rows(data.x))
     problem = _split(data, model, query, fraction, training.seed, weights_of_rows)
     problem.folds = teacher_folds
+    leak = None if labels is None else _label_column(data.given, as_labels(labels, rows(data.x)))
+    if leak is not None:
+        warnings.warn(leak, stacklevel=user_stacklevel())
     _add_labels(problem, labels, label_weight, rows(data.x))
     if isinstance(loss, Loss):
         problem.loss = loss
@@ -176,8 +181,44 @@ def compress(
     note = None
     if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
         note = code_note(data.format.table, problem.x, problem.targets)
-    notes = [note] if note else []
+    notes = [text for text in (note, leak) if text]
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+
+
+def _check_columns(teacher: object, given: Any) -> None:
+    r"""Refuse a frame that lacks columns that a teacher was fitted on."""
+    members = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    for member in members:
+        names = getattr(member, "feature_names_in_", getattr(member, "feature_names_", None))
+        if names is None or isinstance(member, type) or not hasattr(given, "columns"):
+            continue
+        known = set(map(str, given.columns))
+        absent = [str(name) for name in names if str(name) not in known]
+        if 0 < len(absent) < len(names):  # names of which none is known are a library's own
+            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+            received = f"no column {', '.join(map(repr, absent[:5]))}{more}"
+            raise ArgumentError("X", received, "all columns that the teacher was fitted on")
+
+
+def _label_column(given: Any, labels: np.ndarray) -> str | None:
+    r"""A note on a column that is the labels; None if no column is."""
+    if labels.ndim > 1 or len(set(labels.tolist())) < 2:
+        return None
+    if hasattr(given, "columns"):
+        columns = {name: given[name].to_numpy() for name in given.columns}
+    elif isinstance(given, np.ndarray) and given.ndim == 2:
+        columns = dict(enumerate(given.T))
+    else:
+        return None
+    texts = labels.astype(str)
+    for name, column in columns.items():
+        numeric = column.dtype.kind in "biuf" and labels.dtype.kind in "biuf"
+        if (column == labels if numeric else column.astype(str) == texts).all():
+            return (
+                f"X: column {name!r} equals the labels: the teacher may have seen the answer, and "
+                "so may the student; leave it out if it is not there at predict time"
+            )
+    return None
 
 
 def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
@@ -226,8 +267,8 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
         return
     array = as_labels(labels, n)
-    if weight > 0:  # unusable labels are refused before the teacher is queried
-        mix_labels(np.zeros((n, problem.teacher.outputs)), array, weight, problem.teacher.classes)
+    # unusable labels are refused before the teacher is queried
+    mix_labels(np.zeros((n, problem.teacher.outputs)), array, 1.0, problem.teacher.classes)
     if weight > 0 or problem.folds is not None:
         problem.labels, problem.label_weight = array[problem.index.numpy()], weight
 

@@ -25,14 +25,16 @@ from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
+from limbeck.compression.rows import read_rows
 from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import folders
 from limbeck.storage.disk import Content
 from limbeck.storage.records import damaged, encode
+from limbeck.tables.table import as_frame, check_names
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.training.result import read_files, spec_of
@@ -123,12 +125,17 @@ class Distilled(BaseEstimator):
             raise ArgumentError("teacher", repr(self.teacher), "set_params(teacher=...) before fit")
         # the forest needs no columns by name; any other teacher may
         frame, by_user = dispatch.is_frame(X), self.teacher is not None
+        if frame:
+            with rename_argument("df", "X"):
+                check_names(as_frame(X))
         self._framed = frame and (by_user or bool(dispatch.other_columns(X, "f")))
         rows = self._rows(X, reset=True)
         with as_argument_error("y"):
             labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
             if labels is not None:
                 check_consistent_length(rows, labels)
+        if self._framed and "table" not in (self.options or {}):
+            read_rows(rows)  # which refuses columns that the student could not take
         weight = as_weights(sample_weight, count(rows))
         seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):

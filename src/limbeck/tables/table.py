@@ -87,7 +87,7 @@ class Table:
         drop: Text | Items[Iterable[Any]] = (),
     ) -> None:  # fmt: skip
         frame = as_frame(df)
-        _check_names(frame)
+        check_names(frame)
         options = {"categories": categories, "drop": drop}
         chosen = {a: [v] if isinstance(v, str) else list(v) for a, v in options.items()}
         for argument, listed in chosen.items():
@@ -107,7 +107,10 @@ class Table:
             keys.add(mask)
             self.columns.append(read(frame[name], mask, name in chosen["categories"]))
         if not self.varying:
-            raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
+            received = "one row" if len(frame) == 1 else "columns that are all constant"
+            if not frame[names].notna().to_numpy().any():
+                received = "columns without a value, all of them missing"
+            raise ArgumentError("df", received, "rows with a column that varies, or more")
 
     @property
     def varying(self) -> list[Column]:
@@ -276,7 +279,8 @@ def as_frame(df: object) -> Any:
     return df
 
 
-def _check_names(frame: Any) -> None:
+def check_names(frame: Any) -> None:
+    r"""Refuse a frame whose columns have no names, or the same."""
     if frame.columns.nlevels > 1:
         expected = "one name per column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)
