@@ -42,7 +42,9 @@ def test_compress_keeps_the_report_and_the_rows_of_disagreement():
     assert content["image"] == [8, 8]
     assert content["seed"] == 3
     assert content["command"] == making.COMMAND
-    assert [each["role"] for each in content["models"]] == ["teacher", "student", "labels alone"]
+    assert [each["role"] for each in content["models"]] == [
+        "teacher", "student", "labels alone", "trees on labels",
+    ]  # fmt: skip
     count = sum(p.numel() for p in small.student.parameters())
     assert content["models"][1]["parameters"] == count
     assert content["history"]["loss"] == small.history["loss"]

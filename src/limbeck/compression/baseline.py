@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -310,30 +309,19 @@ def _fit_sklearn(
     few = [place for place in how.categorical if x[:, place].max() < 255]  # its limit
     model = getattr(ensemble, name)(
         max_iter=how.rounds, max_leaf_nodes=how.leaves, learning_rate=how.rate,
-        min_samples_leaf=min(20, max(1, len(x) // 40)), early_stopping=False,
-        categorical_features=few or None, random_state=how.seed,
+        min_samples_leaf=min(20, max(1, len(x) // 40)), early_stopping=True, n_iter_no_change=20,
+        validation_fraction=HELD_OUT, categorical_features=few or None, random_state=how.seed,
     )  # fmt: skip
-    learn = ~held_out
-    model.fit(x[learn], y[learn], sample_weight=None if weight is None else weight[learn])
+    used = np.ones(len(y), dtype=bool)
+    if not regression:  # it holds out rows of each class itself, which takes two or more
+        used = np.bincount(y.astype(int))[y.astype(int)] > 1
+    model.fit(x[used], y[used], sample_weight=None if weight is None else weight[used])
 
-    def stages(columns: np.ndarray) -> Any:
+    def predict(columns: np.ndarray) -> np.ndarray:
         if regression:
-            yield from model.staged_predict(columns)
-            return
-        known = model.classes_.astype(int)  # a class may be among the rows held out alone
-        for p in model.staged_predict_proba(columns):
-            full = np.zeros((len(p), max(how.classes, 2)))
-            full[:, known] = p
-            yield full[:, 1] if how.kind == "binary" else full
+            return np.asarray(model.predict(columns))
+        p = np.zeros((len(columns), max(how.classes, 2)))
+        p[:, model.classes_.astype(int)] = model.predict_proba(columns)
+        return p[:, 1] if how.kind == "binary" else p
 
-    def loss(p: np.ndarray) -> float:
-        truth, w = y[held_out], 1.0 if weight is None else weight[held_out]
-        if regression:
-            return float((w * (p - truth) ** 2).mean())
-        full = p if how.kind == "multiclass" else np.column_stack([1 - p, p])
-        right = full[np.arange(len(p)), truth.astype(int)]
-        return float(-(w * np.log(np.maximum(right, 1e-12))).mean())
-
-    losses = [loss(p) for p in stages(x[held_out])]
-    best = int(np.argmin(losses))
-    return _Boosted(lambda x: next(islice(stages(x), best, None)), best + 1, losses[best])
+    return _Boosted(predict, model.n_iter_, -float(model.validation_score_[-1]))

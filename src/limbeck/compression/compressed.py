@@ -217,7 +217,7 @@ class Compressed(Result):
         if self._baseline is None or self._baseline[0] != key:
             assert self.problem is not None
             announce(
-                "report: training the same student, and trees, on the labels alone, to compare",
+                "report: training the same student on the labels alone, and trees, to compare",
                 self.problem.query.progress,
             )
             baseline = self.on_labels(labels)
