@@ -68,8 +68,9 @@ def test_values_and_weights(library, targets):
     y = X[:, :targets] ** 2 + 0.1 * rng.normal(size=(800, targets))
     wrong = np.arange(800) % 4 == 0
     labels = np.where(wrong[:, None], 10.0, y)
-    small = lb.compress(LinearRegression().fit(X, y), X, (20, 20), **QUICK)
-    small.problem.weight = np.where(wrong, 1e-6, 1.0)
+    weight = np.where(wrong, 1e-6, 1.0)
+    teacher = LinearRegression().fit(X, y)
+    small = lb.compress(teacher, X, (20, 20), sample_weight=weight, **QUICK)
     p = trees_of(small, labels)(small.row_format.encode(X))
     assert r2_score(y[~wrong], p[~wrong]) > 0.5
 

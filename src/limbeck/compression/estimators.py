@@ -255,8 +255,7 @@ class Distilled(BaseEstimator):
 
     def __getattr__(self, name: str) -> Any:
         if name == "teacher_" and "result_" in vars(self):
-            message = "teacher_: pickled and saved estimators have no teacher; fit it again"
-            raise AttributeError(message)
+            raise AttributeError("teacher_: pickled and saved estimators have no teacher")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_result(self, result: Compressed) -> None:
