@@ -167,6 +167,27 @@ def as_plain_array(value: Any, argument: str) -> np.ndarray[Any, Any]:
     return array
 
 
+def as_weights(value: Any, n: int, argument: str = "sample_weight") -> np.ndarray[Any, Any] | None:
+    r"""Weights (n,) of rows, divided by their mean; None for None."""
+    if value is None:
+        return None
+    expected = f"{n} finite numbers from 0, one for each row and not all of them 0"
+    array = as_plain_array(value, argument)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if array.shape != (n,) or array.dtype.kind not in "biufO":
+        raise ArgumentError(argument, f"shape {array.shape} of {array.dtype}", expected)
+    try:
+        weights = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(argument, shown(value), expected) from None
+    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise ArgumentError(argument, f"{weights[bad[0]]:g} in row {bad[0]}", expected)
+    if not weights.any():
+        raise ArgumentError(argument, "zeros alone", expected)
+    weights = weights / weights.max()  # so that the sum is finite
+    return np.asarray(weights / weights.mean())
+
+
 def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: str) -> Tensor:
     r"""The part on the device; floating arrays become `dtype`, floating tensors must be it."""
     values = part.values

@@ -44,13 +44,50 @@ def test_names_of_classes_that_the_teacher_does_not_know_are_refused(refused, he
     assert "'down'" in refused(*words)
 
 
+def test_classes_are_named_on_the_command_line(limbeck, here):
+    words = ("compress", "models:teacher", "train.csv", "--label", "y", "--label-weight", "0.5")
+    found = limbeck(*words, *QUICK, "--classes", "up, down", "--out", "out")
+    assert found.code == 0, found.err
+    assert content("out")["fidelity"]["classes"] == ["up", "down"]
+    assert content("out")["fidelity"]["measures"]["student"]["accuracy"][0] > 0.5
+    words = ("compress", "models:teacher", "both.npz", "--label", "y", *QUICK)
+    assert limbeck(*words, "--classes", "1,0", "--out", "two").code == 0
+    assert content("two")["fidelity"]["classes"] == [1, 0]
+
+
+def test_names_of_the_wrong_number_are_refused(refused, here):
+    words = ("compress", "models:teacher", "train.csv", "--drop", "y", *QUICK)
+    assert "2 classes" in refused(*words, "--classes", "a,b,c")
+
+
+def test_weights_are_a_column(limbeck, refused, here):
+    lines = Path("train.csv").read_text().splitlines()
+    weights = ["w", *("0" if line.endswith("up") else "2" for line in lines[1:])]
+    pairs = list(zip(lines, weights, strict=True))
+    Path("weighted.csv").write_text("\n".join(f"{line},{w}" for line, w in pairs))
+    used = [f"{line},{w}" for line, w in pairs if w != "0"]
+    Path("used.csv").write_text("\n".join(used))
+    words = ("compress", "models:teacher", "weighted.csv", "--test", "weighted.csv", "--drop", "y")
+    array = (*QUICK, "--rows", "array")
+    assert limbeck(*words, *array, "--sample-weight", "w", "--out", "one").code == 0
+    words = ("compress", "models:teacher", "used.csv", "--test", "used.csv", "--drop", "y")
+    assert limbeck(*words, *array, "--drop", "w", "--out", "two").code == 0
+    one, two = (content(folder)["fidelity"]["measures"]["student"] for folder in ("one", "two"))
+    assert one["kl"][0] == pytest.approx(two["kl"][0], rel=1e-3)
+    words = ("compress", "models:teacher", "train.csv", "--drop", "y", *QUICK)
+    assert "--sample-weight" in refused(*words, "--sample-weight", "w")
+    Path("negative.csv").write_text(Path("weighted.csv").read_text().replace(",2", ",-2"))
+    words = ("compress", "models:teacher", "negative.csv", "--drop", "y", *QUICK)
+    assert "--sample-weight: expected" in refused(*words, "--sample-weight", "w")
+
+
 @pytest.mark.slow
 def test_labels_of_an_npz_file_are_used(limbeck, here):
     words = ("compress", "models:teacher", "both.npz", "--label", "y", *QUICK, "--json", "--quiet")
     found = limbeck(*words)
     assert found.code == 0, found.err
     measures = json.loads(found.out)["fidelity"]["measures"]
-    assert set(measures) == {"teacher", "student", "baseline"}
+    assert set(measures) == {"teacher", "student", "baseline", "trees"}
     assert 0 <= measures["student"]["accuracy"][0] <= 1
     assert json.loads(found.out)["folder"] == "limbeck-compress"
 

@@ -35,14 +35,16 @@ def test_every_result_has_what_all_have_and_comes_back(name, tmp_path):
 def test_compress_keeps_the_report_and_the_rows_of_disagreement():
     (content, arrays), (small, report) = making.to_record("compress"), making.compressed()
     assert content["fidelity"] == json.loads(json.dumps(report.to_dict()))
-    assert content["summary"] == report.sentence()
+    assert content["summary"] == f"{report.sentence()} {report.need()}"
     X = making.digits()[0][300:500]
     chosen = [each["row"] for each in report.disagreements]
     np.testing.assert_array_equal(arrays["disagreement_rows"], X[chosen])
     assert content["image"] == [8, 8]
     assert content["seed"] == 3
     assert content["command"] == making.COMMAND
-    assert [each["role"] for each in content["models"]] == ["teacher", "student", "labels alone"]
+    assert [each["role"] for each in content["models"]] == [
+        "teacher", "student", "labels alone", "trees on labels",
+    ]  # fmt: skip
     count = sum(p.numel() for p in small.student.parameters())
     assert content["models"][1]["parameters"] == count
     assert content["history"]["loss"] == small.history["loss"]

@@ -155,7 +155,7 @@ def test_labels_and_tables_have_none():
     pandas = pytest.importorskip("pandas")
     asked = QUICK | {"inputs": "data", "loss": MATCHED}
     with refused("loss", expected="label_weight=0"):
-        compress(Counted(), X, (6,), labels=np.zeros(40, int), **asked)
+        compress(Counted(), X, (6,), labels=np.zeros(40, int), label_weight=0.5, **asked)
     frame = pandas.DataFrame(X, columns=list("abcd"))
     with refused("loss", expected="a table"):
         compress(Counted(), frame, (6,), **asked)

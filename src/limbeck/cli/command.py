@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -73,7 +73,10 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
 def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
-    name, export = str(ctx.info_name), common.export
+    export = _export_path(ctx, common)
+    common = replace(common, export=export)
+    ctx.params["export"] = export
+    name = str(ctx.info_name)
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
@@ -107,6 +110,18 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
         say(f"{verdict['name']}: {verdict['words']}")
     if failed:
         raise typer.Exit(UNMET)
+
+
+def _export_path(ctx: typer.Context, common: Common) -> Path | None:
+    r"""Where to export to; of another --out than a config's, not over that one's export."""
+    saved, source = (ctx.default_map or {}).get("out"), ctx.get_parameter_source("export")
+    elsewhere = saved is not None and common.out is not None and common.out != Path(saved)
+    from_config = source is not None and source.name == "DEFAULT_MAP"
+    if common.export is None or common.out is None or not (elsewhere and from_config):
+        return common.export
+    path = common.export.with_name(f"{common.out.name}-{common.export.name}")
+    say(f"--export: {path}, since {common.export} belongs to {saved}")
+    return path
 
 
 def _make_result(
@@ -207,7 +222,10 @@ def interrupt_after_step() -> Iterator[None]:
 
 
 FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first
-    "compress": {"retention": True, "parameters": False, "bytes": False},
+    "compress": {
+        "retention": True, "average_precision_retention": True, "parameters": False,
+        "bytes": False,
+    },
     "condense": {
         "mean_error": False, "max_error": False, "kl": False, "log_prob": True,
         "parameters": False, "bytes": False, "r_hat": False, "ess": True,
@@ -218,9 +236,11 @@ FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are ad
     },
     "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
 }  # fmt: skip
-CLASS_FIGURES = ("average_precision", "rare_recall", "worst_recall")  # of one class
+CLASS_FIGURES = (  # of one class
+    "average_precision", "rare_recall", "worst_recall", "rare_kl", "average_precision_retention",
+)  # fmt: skip
 LABEL_FIGURES = {  # that need labels
-    "classification": ("accuracy", "subset_accuracy", "log_probability", "brier", "ece"),
+    "classification": ("accuracy", "subset_accuracy", "auc", "log_probability", "brier", "ece"),
     "regression": ("r2", "rmse", "absolute_error"),
 }
 
@@ -246,11 +266,12 @@ def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requireme
     known, requirements = _known_figures(verb), []
     form = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
     for text in texts or ():
-        match = re.fullmatch(r"\s*([\w.]+)\s*(>=|<=|=)\s*(\S+)\s*", text)
+        match = re.fullmatch(r"\s*([\w.]+(?:\[.+\])?)\s*(>=|<=|=)\s*(\S+)\s*", text)
         if match is None:
             raise ArgumentError("--require", repr(text), form)
         name, sign, number = match.groups()
-        if name not in known:
+        recall = verb == "compress" and re.fullmatch(r"recall\[.+\]", name)  # of a class by name
+        if name not in known and not recall:
             raise ArgumentError.unknown("--require", name, known)
         try:
             bound = float(number)
@@ -258,7 +279,7 @@ def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requireme
             raise ArgumentError("--require", repr(text), form) from None
         if not math.isfinite(bound):
             raise ArgumentError("--require", repr(text), "a finite number")
-        maximum = sign == "<=" or (sign == "=" and not known[name])
+        maximum = sign == "<=" or (sign == "=" and not known.get(name, True))
         requirements.append(Requirement(name, bound, maximum))
     return requirements
 
@@ -297,6 +318,9 @@ def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -
     if name in fidelity["measures"]["student"] or name == "retention":
         return "it is not defined for these rows and this teacher"
     task = "regression" if fidelity.get("task") == "regression" else "classification"
+    if name.startswith("recall["):
+        names = ", ".join(list(fidelity.get("by_class") or {})[:10])
+        return f"the test rows have no such class, but {names}" if names else "there are no classes"
     if name in CLASS_FIGURES and task == "classification":
         names = f": {small_classes}" if small_classes else ""
         return f"no class but the most common has 30 test rows or more{names}"
@@ -308,6 +332,7 @@ def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -
 def figures(content: Mapping[str, Any]) -> dict[str, Any]:
     r"""The figures of a result, by name."""
     values: dict[str, Any] = {}
+    classes: dict[str, Any] = {}  # recalls by class
     for model in content["models"]:
         if model["role"] == "student":
             values |= {name: model.get(name) for name in ("parameters", "bytes")}
@@ -315,6 +340,12 @@ def figures(content: Mapping[str, Any]) -> dict[str, Any]:
         measures = fidelity["measures"]["student"]
         values |= {name: figure[0] for name, figure in measures.items()}
         values["retention"] = fidelity["retention"]
+        share = (fidelity.get("retention_by") or {}).get("average_precision")
+        values["average_precision_retention"] = None if share is None else share[0]
+        classes = {
+            f"recall[{name}]": part["measures"]["student"]["recall"][0]
+            for name, part in (fidelity.get("by_class") or {}).items()
+        }
     if (agreement := content.get("agreement")) is not None:
         values |= agreement  # pairs are those of the draws and of the student
         values["log_prob"] = (agreement.get("log_prob") or (None, None))[1]
@@ -330,4 +361,4 @@ def figures(content: Mapping[str, Any]) -> dict[str, Any]:
         values["divergence"] = gap["value"]
     if (events := content.get("held_out")) is not None:
         values["log_prob"] = events["student"]
-    return {name: values.get(name) for name in _known_figures(content["verb"])}
+    return {name: values.get(name) for name in _known_figures(content["verb"])} | classes

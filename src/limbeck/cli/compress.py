@@ -2,6 +2,7 @@ r"""`limbeck compress`: a teacher and rows in; a small student and its report ou
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Outcome
 from limbeck.cli.options import Common, Drop
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,6 +92,15 @@ def _teacher_rows(
     return x
 
 
+def _class_names(text: str, labels: np.ndarray | None) -> list[Any]:
+    r"""Names of classes that commas separate: whole numbers, unless labels are texts."""
+    names = [name.strip() for name in text.split(",")]
+    whole = all(re.fullmatch(r"-?\d+", name) for name in names)
+    if not whole or (labels is not None and labels.dtype.kind not in "biuf"):
+        return names
+    return [int(name) for name in names]
+
+
 def _takes_arrays(teacher: object) -> bool:
     r"""Whether a teacher was made for arrays: a net, or an estimator that saw no column names."""
     from torch import nn
@@ -114,7 +124,10 @@ def compress(
     test_fraction: float = Option(
         0.2, help="Fraction of rows held out without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels."),
-    label_weight: float = Option(0.5, help="Weight of the labels in the targets.", min=0, max=1),
+    label_weight: float = Option(0.0, help="Weight of the labels in the targets.", min=0, max=1),
+    sample_weight: str | None = Option(None, help="The column with weights of the rows."),
+    classes: str | None = Option(
+        None, help="Names of a teacher's classes in order, such as no,yes, where it has none."),
     drop: Drop = None,
     rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
     student: str = Option(
@@ -143,12 +156,14 @@ def compress(
 
     limbeck compress models:teacher train.parquet --test test.parquet --label y --export small.onnx
     """
+    from limbeck.arrays import as_weights
+
     model = _load_teacher(teacher, trust_pickle)
-    train_rows = files.read_rows(data, "data", label, drop)
+    train_rows = files.read_rows(data, "data", label, drop, sample_weight)
     if test is None:
         train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
-        test_rows = files.read_rows(test, "--test", label, drop)
+        test_rows = files.read_rows(test, "--test", label, drop, sample_weight)
         if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):
             columns = list(train_rows.x.columns)
             if missing := [str(name) for name in columns if name not in test_rows.x.columns]:
@@ -162,10 +177,15 @@ def compress(
             raise ArgumentError.unknown("--group", name, known)
     frame: Any = test_rows.x
     groups = {name: frame[name].to_numpy() for name in group} if group else None
+    with rename_argument("sample_weight", "--sample-weight"):
+        for part in (train_rows, test_rows):  # before the training
+            as_weights(part.weight, len(part.x))
     result = lb.compress(
         model, _teacher_rows(train_rows.x, model, rows), student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
-        label_weight=label_weight, pool=pool, task=task,
+        label_weight=label_weight, sample_weight=train_rows.weight,
+        classes=None if classes is None else _class_names(classes, train_rows.y),
+        pool=pool, task=task,
         loss=_loss(loss, derivatives, task), teacher_output=teacher_output,
         cache=cache, teacher_folds=folds,
         keep=keep, max_bytes=max_bytes, **training,
@@ -179,5 +199,7 @@ def compress(
 
         problem.teacher.file = ModelFile(path, of_files([path]), path.stat().st_size)
     x = _teacher_rows(test_rows.x, model, rows)
-    report = result.report(x, test_rows.y, groups=groups, time=timing)
+    report = result.report(
+        x, test_rows.y, groups=groups, time=timing, sample_weight=test_rows.weight
+    )
     return Outcome(result, {"report": report, "X": x}, str(report), result)

@@ -126,48 +126,53 @@ def _import_error(text: str, argument: str, error: BaseException) -> ArgumentErr
 
 
 class Rows(NamedTuple):
-    r"""Rows, a frame or an array, and their labels (n,) if there are any."""
+    r"""Rows, a frame or an array, with their labels and weights (n,) if there are any."""
 
     x: np.ndarray | pd.DataFrame
     y: np.ndarray | None = None
+    weight: np.ndarray | None = None
 
 
 def read_rows(
-    path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None
-) -> Rows:
-    r"""The rows of a file; `label` is the column, or the array of an npz file, with labels."""
+    path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None,
+    weight: str | None = None,
+) -> Rows:  # fmt: skip
+    r"""The rows of a file; `label` and `weight` are columns, or arrays of an npz file."""
     data = read_data(path, argument)
+    named = {"--label": label, "--sample-weight": weight}
     if isinstance(data, dict):
         if drop:
             expected = "nothing, for an npz file, whose columns have no names"
             raise ArgumentError("--drop", drop, expected)
-        if label is not None and label not in data:
-            raise ArgumentError.unknown("--label", label, data)
-        names = [name for name in data if name != label]  # X, or the only one
+        for option, column in named.items():
+            if column is not None and column not in data:
+                raise ArgumentError.unknown(option, column, data)
+        names = [name for name in data if name not in named.values()]  # X, or the only one
         name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
         if not names or (len(names) > 1 and name.upper() != "X"):
             received = f"{path}, with {', '.join(data) or 'nothing'}"
             raise ArgumentError(argument, received, "rows under the name X, or one array")
-        x, y = data[name], None if label is None else data[label]
-        if y is not None and len(y) != len(x):
-            received = f"{len(y)} labels in {path}"
-            raise ArgumentError("--label", received, f"one for each of {len(x)} rows")
-        return Rows(x, y)
+        x, parts = data[name], [None if c is None else data[c] for c in named.values()]
+        for option, part in zip(named, parts, strict=True):
+            if part is not None and (not part.ndim or len(part) != len(x)):
+                received = f"{part.size} values in {path}"
+                raise ArgumentError(option, received, f"one for each of {len(x)} rows")
+        return Rows(x, *parts)
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
-        if label is not None or drop:
+        if label is not None or weight is not None or drop:
             expected = "a CSV, Parquet or npz file, for a label or columns by name"
             raise ArgumentError(argument, f"{path}, an array without names", expected)
         return Rows(data)
-    left_out = [name for name in (label, *(drop or [])) if name is not None]
-    for name in left_out:
+    left_out = [(name, "--drop") for name in drop or []]
+    left_out += [(name, option) for option, name in named.items() if name is not None]
+    for name, option in left_out:
         if name not in data.columns:
-            option = "--label" if name == label else "--drop"
             error = ArgumentError.unknown(option, name, map(str, data.columns))
             raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
-    y = None if label is None else data[label].to_numpy()
-    return Rows(data.drop(columns=left_out), y)
+    parts = [None if column is None else data[column].to_numpy() for column in named.values()]
+    return Rows(data.drop(columns=[name for name, _ in left_out]), *parts)
 
 
 def read_data(path: Path, argument: str) -> Any:
@@ -267,7 +272,7 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
     def take(index: np.ndarray) -> Rows:
         index = np.sort(index)
         x = rows.x.iloc[index] if hasattr(rows.x, "iloc") else rows.x[index]
-        return Rows(x, None if rows.y is None else rows.y[index])
+        return Rows(x, *(None if part is None else part[index] for part in (rows.y, rows.weight)))
 
     order = np.random.default_rng(seed).permutation(count)
     return take(order[aside:]), take(order[:aside])

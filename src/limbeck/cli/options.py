@@ -95,8 +95,8 @@ class Common:
         False, "--overwrite", help="Replace an existing result with other settings."
     )
     require: list[str] | None = ResultOption(
-        None, help="A required figure, such as agreement=0.98 or rare_recall=0.9; exit code 3 if "
-        "it is not met. Can be repeated.",
+        None, help="A required figure, such as agreement=0.98, rare_recall=0.9 or "
+        "'recall[fraud]=0.9'; exit code 3 if it is not met. Can be repeated.",
     )  # fmt: skip
     verdicts: bool = ResultOption(True, help="Whether a failed verdict gives exit code 3.")
     seed: int = Option(0, help="Seed of everything random.", min=0)

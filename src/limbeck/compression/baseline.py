@@ -1,23 +1,29 @@
-r"""The same student trained on true labels alone: a report's baseline, stopped by held-out rows."""
+r"""Models trained on true labels alone, stopped by held-out rows: a report's baselines.
+
+They are the same student, and boosted trees that are no larger.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import join, part_of, rows
+from limbeck.arrays import X, join, part_of, rows
 from limbeck.compression import training as trainer
+from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
+from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
@@ -27,6 +33,8 @@ HELD_OUT = 0.1  # the share of rows that is held out, of many
 RATES = (RATE, RATE / 10)  # learning rates, of which the one with the lower held-out loss is taken
 # rows up to which several folds are held out, one after the other, and how many those are
 FEW_ROWS, FOLDS = 500, 5
+NODE_BYTES = 16  # feature, threshold or value, two children, of 4 bytes each: files take more
+MAX_ROUNDS, MIN_ROWS = 500, 40  # of boosted trees: rounds at most, and labelled rows at least
 
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
@@ -35,8 +43,12 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     if problem.held_out is not None:
         count = rows(problem.held_out) // 2  # the other half are mixtures of these
         x = join([x, part_of(problem.held_out, 0, count)])
-        index = np.concatenate([index, np.setdiff1d(np.arange(rows(x)), index)])
-    y = as_labels(labels, rows(x))[index]
+    weights = problem.row_weights
+    n = rows(x) if weights is None else len(weights)
+    used = np.arange(n) if weights is None else np.flatnonzero(weights)
+    if problem.held_out is not None:
+        index = np.concatenate([index, np.setdiff1d(used, index)])
+    y = as_labels(labels, n)[index]
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
@@ -45,6 +57,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
         fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+        row_weights=None if weights is None else weights[index][known],
     )  # fmt: skip
     # settings that concern the student's own training
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
@@ -110,7 +123,7 @@ def _network(
         last.weight.data *= 0.1
     values = trainer.scaled(problem.targets, shift, scale)
     training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
-    steps = max(recipe.steps or 0, trainer.default_steps(len(learn), training.batch_size))
+    steps = trainer.default_steps(len(learn), training.batch_size)
     training = replace(training, steps=stop or steps)
     lowest: tuple[float, dict[str, Any]] = (math.inf, {})
 
@@ -122,9 +135,10 @@ def _network(
 
     if len(held_out):
         source = Dataset(take(x, held_out), y=values[held_out].numpy())
-        every = max(1, steps // 200)
-        training = replace(training, held_out=source, patience=30, every=every, callbacks=keep_best)
-    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn))
+        every = max(1, steps // 50)
+        training = replace(training, held_out=source, patience=8, every=every, callbacks=keep_best)
+    weight = None if problem.weight is None else problem.weight[learn]
+    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn), weight=weight)
     result = train(teacher, student, inputs, problem.loss, training)
     if lowest[1]:
         student.load_state_dict(lowest[1])
@@ -140,12 +154,14 @@ def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitt
         return student
     encoder = problem.format.encoder("one_hot")
     inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
+    weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
         x, other = take(inputs, learn), take(inputs, fold)
         for place, size in enumerate(sizes):
-            model = replace(size, encoder=encoder).fit(x, targets[learn])
-            errors[place] += ((predictions(model, other, task) - targets[fold]) ** 2).sum()
+            model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
+            error = (predictions(model, other, task) - targets[fold]) ** 2
+            errors[place] += (weight[fold, None] * error).sum()
     return sizes[int(errors.argmin())]  # the smaller, if equal
 
 
@@ -176,3 +192,136 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
         models = [clone(student.estimator).set_params(**{name: count}) for count in counts]
         smaller = [replace(student, estimator=model) for model in models]
     return [*smaller, student]
+
+
+class LabelTrees(NamedTuple):
+    r"""Boosted trees fitted to labels alone."""
+
+    library: str
+    bytes: int  # at most, with `NODE_BYTES` for a node
+    models: list[Callable[[np.ndarray], np.ndarray]]  # from columns (n, D) to (n,) or (n, K)
+    format: RowFormat
+    task: str
+
+    def __call__(self, x: X) -> np.ndarray:
+        r"""Predictions (n, K) at rows as tensors."""
+        columns, _ = _columns(self.format, x)
+        y = np.column_stack([model(columns) for model in self.models])
+        binary = self.task == "classification" and y.shape[1] == 1
+        return np.hstack([1 - y, y]) if binary else y
+
+
+def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | None:
+    r"""LightGBM's trees, or else scikit-learn's, of at most `size` bytes; None if too few rows."""
+    targets, task, (n, outputs) = labelled.targets, labelled.teacher.task, labelled.targets.shape
+    several = task == "classification" and outputs > 2
+    y = targets.argmax(1)[:, None] if task == "classification" else targets
+    counts = [len(np.unique(column)) for column in y.T]
+    per_round = outputs if several or task != "classification" else 1
+    leaves = 8 if size >= 20 * 15 * NODE_BYTES * per_round else 4
+    round_bytes = (2 * leaves - 1) * NODE_BYTES * per_round
+    rounds = min(MAX_ROUNDS, size // round_bytes)
+    if n < MIN_ROWS or min(counts) < 2 or rounds < 1:
+        return None
+    columns, categorical = _columns(labelled.format, labelled.x)
+    held_out = np.zeros(n, dtype=bool)
+    held_out[_folds(labelled, seed)[0]] = True
+    kind = "multiclass" if several else "regression" if task == "regression" else "binary"
+    # fewer trees take larger steps; of two rates the one with the lower held-out loss is taken
+    rates = [min(0.5, max(0.05, total / rounds)) for total in (6, 20)]
+    tries = [_Boosting(kind, outputs, rounds, leaves, rate, seed, categorical) for rate in rates]
+    library, fit = "HistGradientBoosting", _fit_sklearn
+    if find_spec("lightgbm") is not None:
+        library, fit = "LightGBM", _fit_lightgbm
+    data = [(columns, column, held_out, labelled.weight) for column in y.T]
+    fits = [
+        min((fit(*part, how) for how in tries), key=lambda fitted: fitted.loss) for part in data
+    ]
+    used = round_bytes * sum(fitted.rounds for fitted in fits) // len(fits)
+    return LabelTrees(library, used, [f.predict for f in fits], labelled.format, task)
+
+
+class _Boosted(NamedTuple):
+    predict: Callable[[np.ndarray], np.ndarray]
+    rounds: int
+    loss: float  # on the rows held out
+
+
+class _Boosting(NamedTuple):
+    kind: str  # "binary", "multiclass" or "regression"
+    classes: int
+    rounds: int
+    leaves: int
+    rate: float
+    seed: int
+    categorical: list[int]
+
+
+def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
+    r"""Rows as columns (n, D), with NaN for missing numbers, and which are codes of categories."""
+    if not isinstance(format, TableFormat) or isinstance(x, Tensor):
+        assert isinstance(x, Tensor)
+        return x.flatten(1).double().numpy(), []
+    columns = [c for c in format.table.varying if isinstance(c, Category | Number)]
+    parts = {c.key: x[c.key].double().numpy() for c in columns}
+    for c in columns:
+        if isinstance(c, Number) and c.mask is not None:
+            parts[c.key] = np.where(x[c.mask].numpy(), math.nan, parts[c.key])
+    return np.column_stack(list(parts.values())), [
+        place for place, c in enumerate(columns) if isinstance(c, Category)
+    ]
+
+
+def _fit_lightgbm(
+    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, how: _Boosting
+) -> _Boosted:
+    import lightgbm
+
+    options = {
+        "objective": how.kind, "num_leaves": how.leaves, "learning_rate": how.rate,
+        "min_data_in_leaf": min(20, max(1, len(x) // 40)), "seed": how.seed, "verbosity": -1,
+        "num_threads": torch.get_num_threads(), "deterministic": True, "force_row_wise": True,
+    }  # fmt: skip
+    if how.kind == "multiclass":
+        options["num_class"] = how.classes
+    learn, other = (
+        lightgbm.Dataset(
+            x[part], y[part], weight=None if weight is None else weight[part],
+            categorical_feature=how.categorical, params={"verbosity": -1},
+        )
+        for part in (~held_out, held_out)
+    )  # fmt: skip
+    stop = lightgbm.early_stopping(20, verbose=False)
+    other.reference = learn
+    model = lightgbm.train(options, learn, how.rounds, valid_sets=[other], callbacks=[stop])
+    best = model.best_iteration or how.rounds
+    loss = min(model.best_score["valid_0"].values())
+    return _Boosted(lambda x: np.asarray(model.predict(x, num_iteration=best)), best, loss)
+
+
+def _fit_sklearn(
+    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, how: _Boosting
+) -> _Boosted:
+    from sklearn import ensemble
+
+    regression = how.kind == "regression"
+    name = f"HistGradientBoosting{'Regressor' if regression else 'Classifier'}"
+    few = [place for place in how.categorical if x[:, place].max() < 255]  # its limit
+    model = getattr(ensemble, name)(
+        max_iter=how.rounds, max_leaf_nodes=how.leaves, learning_rate=how.rate,
+        min_samples_leaf=min(20, max(1, len(x) // 40)), early_stopping=True, n_iter_no_change=20,
+        validation_fraction=HELD_OUT, categorical_features=few or None, random_state=how.seed,
+    )  # fmt: skip
+    used = np.ones(len(y), dtype=bool)
+    if not regression:  # it holds out rows of each class itself, which takes two or more
+        used = np.bincount(y.astype(int))[y.astype(int)] > 1
+    model.fit(x[used], y[used], sample_weight=None if weight is None else weight[used])
+
+    def predict(columns: np.ndarray) -> np.ndarray:
+        if regression:
+            return np.asarray(model.predict(columns))
+        p = np.zeros((len(columns), max(how.classes, 2)))
+        p[:, model.classes_.astype(int)] = model.predict_proba(columns)
+        return p[:, 1] if how.kind == "binary" else p
+
+    return _Boosted(predict, model.n_iter_, -float(model.validation_score_[-1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import join, rows
+from limbeck.arrays import as_weights, join, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
@@ -26,7 +27,7 @@ from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat, read_rows
 from limbeck.compression.students import predictions, sizes
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
@@ -53,7 +54,8 @@ def compress(
     student: arg.UserObject[object] = (50, 30),
     *,
     labels: arg.UserObject[object] = None,
-    label_weight: arg.Fraction = 0.5,
+    label_weight: arg.Fraction = 0.0,
+    sample_weight: arg.UserObject[ArrayLike | None] = None,
     loss: arg.UserObject[str | Loss] = "auto",
     inputs: arg.UserObject[str | Inputs] = "auto",
     pool: arg.Count | None = None,
@@ -90,8 +92,12 @@ def compress(
         student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
             "boosted"; a tree of scikit-learn; or a torch module, which is trained in place.
             Default: (50, 30).
-        labels: True labels to mix with the targets; missing ones are None or NaN. Default: None.
-        label_weight: Their share, from 0 to 1; with 0 they only serve the report. Default: 0.5.
+        labels: True labels of the rows, for the report and, with a `label_weight`, to mix with the
+            targets; missing ones are None or NaN. Default: None.
+        label_weight: Their share in the targets, from 0 to 1. Default: 0, the report alone.
+        sample_weight: Weights of the rows in the loss, from 0; rows of weight 0 are left out.
+            Generated inputs ("munge", "noise") have the weight of the row that they start from,
+            others the mean weight. Default: None, equal ones.
         loss: From `limbeck.losses`, or a name. Derivatives can be matched where the teacher is a
             torch module. Default: cross entropy, or square error for regression.
         inputs: The source of inputs: a name (see `limbeck.compression.generators`) or a source of
@@ -126,6 +132,7 @@ def compress(
     training = Training.from_options(options, decided, compress, **defaults)
     data = read_rows(X, table)
     labels = data.labels if labels is None else labels
+    _check_columns(teacher, data.given)
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
     try:
         model = as_row_teacher(
@@ -140,8 +147,12 @@ def compress(
         _refuse_own_teacher(student, teacher)
     query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
     fraction = held_out_fraction if is_auto(inputs) or is_auto(student) else 0.0
-    problem = _split(data, model, query, fraction, training.seed)
+    weights_of_rows = as_weights(sample_weight, rows(data.x))
+    problem = _split(data, model, query, fraction, training.seed, weights_of_rows)
     problem.folds = teacher_folds
+    leak = None if labels is None else _label_column(data.given, as_labels(labels, rows(data.x)))
+    if leak is not None:
+        warnings.warn(leak, stacklevel=user_stacklevel())
     _add_labels(problem, labels, label_weight, rows(data.x))
     if isinstance(loss, Loss):
         problem.loss = loss
@@ -170,8 +181,44 @@ def compress(
     note = None
     if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
         note = code_note(data.format.table, problem.x, problem.targets)
-    notes = [note] if note else []
+    notes = [text for text in (note, leak) if text]
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+
+
+def _check_columns(teacher: object, given: Any) -> None:
+    r"""Refuse a frame that lacks columns that a teacher was fitted on."""
+    members = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    for member in members:
+        names = getattr(member, "feature_names_in_", getattr(member, "feature_names_", None))
+        if names is None or isinstance(member, type) or not hasattr(given, "columns"):
+            continue
+        known = set(map(str, given.columns))
+        absent = [str(name) for name in names if str(name) not in known]
+        if 0 < len(absent) < len(names):  # names of which none is known are a library's own
+            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+            received = f"no column {', '.join(map(repr, absent[:5]))}{more}"
+            raise ArgumentError("X", received, "all columns that the teacher was fitted on")
+
+
+def _label_column(given: Any, labels: np.ndarray) -> str | None:
+    r"""A note on a column that is the labels; None if no column is."""
+    if labels.ndim > 1 or len(set(labels.tolist())) < 2:
+        return None
+    if hasattr(given, "columns"):
+        columns = {name: given[name].to_numpy() for name in given.columns}
+    elif isinstance(given, np.ndarray) and given.ndim == 2:
+        columns = dict(enumerate(given.T))
+    else:
+        return None
+    texts = labels.astype(str)
+    for name, column in columns.items():
+        numeric = column.dtype.kind in "biuf" and labels.dtype.kind in "biuf"
+        if (column == labels if numeric else column.astype(str) == texts).all():
+            return (
+                f"X: column {name!r} equals the labels: the teacher may have seen the answer, and "
+                "so may the student; leave it out if it is not there at predict time"
+            )
+    return None
 
 
 def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
@@ -189,20 +236,27 @@ def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
         raise ArgumentError("student", received, "another module; copy.deepcopy(teacher) will do")
 
 
-def _split(data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int) -> Problem:
+def _split(
+    data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int,
+    weights: np.ndarray | None,
+) -> Problem:  # fmt: skip
     r"""The teacher, the rows to learn from and, if they are enough, rows held out."""
     n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
-    size = min(trainer.MAX_HELD_OUT, round(fraction * n))
+    every = torch.arange(n) if weights is None else torch.as_tensor(np.flatnonzero(weights))
+    size = min(trainer.MAX_HELD_OUT, round(fraction * len(every)))
+    shared: dict[str, Any] = {"seed": seed, "row_weights": weights}
     if size < trainer.MIN_HELD_OUT:
-        every = torch.arange(n)
-        return Problem(teacher, data.format, data.x, every, loss, query, data.given, seed=seed)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        x, rest = data.x, data.given
+        if len(every) < n:
+            x, rest = take(x, every), select(given, every.numpy())
+        return Problem(teacher, data.format, x, every, loss, query, rest, **shared)
+    order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
     learn, other = order[size:].sort().values, order[:size].sort().values
     held_out = take(data.x, other)
     mixed = fresh("munge", data.format, held_out, size, seed)
     return Problem(
         teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
-        join([held_out, mixed]), select(given, other.numpy()), seed=seed,
+        join([held_out, mixed]), select(given, other.numpy()), **shared,
     )  # fmt: skip
 
 
@@ -213,8 +267,8 @@ def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None
             raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
         return
     array = as_labels(labels, n)
-    if weight > 0:  # unusable labels are refused before the teacher is queried
-        mix_labels(np.zeros((n, problem.teacher.outputs)), array, weight, problem.teacher.classes)
+    # unusable labels are refused before the teacher is queried
+    mix_labels(np.zeros((n, problem.teacher.outputs)), array, 1.0, problem.teacher.classes)
     if weight > 0 or problem.folds is not None:
         problem.labels, problem.label_weight = array[problem.index.numpy()], weight
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from limbeck.arguments import Dict, Flag, Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.arrays import as_plain_array
-from limbeck.compression.baseline import train_on_labels
+from limbeck.compression.baseline import LabelTrees, fit_label_trees, train_on_labels
 from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
@@ -110,7 +110,9 @@ class Compressed(Result):
     notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
     _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
-    _baseline: tuple[str, Compressed] | None = field(default=None, init=False, compare=False)
+    _baseline: tuple[str, Compressed, LabelTrees | None] | None = field(
+        default=None, init=False, compare=False
+    )
 
     @classmethod
     def of(cls, result: Result, problem: Problem, recipe: Recipe, **fields: Any) -> Compressed:
@@ -146,6 +148,7 @@ class Compressed(Result):
         self, X: UserObject[object], y: UserObject[ArrayLike | None] = None, *,
         groups: Text | Dict[dict[str, Any]] | Items[Iterable[str]] | None = None,
         labels: UserObject[object] = None, time: Flag = True,
+        sample_weight: UserObject[ArrayLike | None] = None,
     ) -> Fidelity:  # fmt: skip
         r"""Compare teacher and student on rows that neither was trained on.
 
@@ -154,19 +157,30 @@ class Compressed(Result):
             y: Their true labels, if known. Default: None.
             groups: Columns that divide the rows into groups, each (n,), by name; or columns of a
                 data frame. Default: None.
-            labels: True labels of the rows passed to `compress`: the same student is trained on
-                them alone, once, and compared too. Default: the labels passed to `compress`.
+            labels: True labels of the rows passed to `compress`: the same student, and boosted
+                trees of LightGBM (or else scikit-learn) that are no larger, are trained on them
+                alone, once, and compared too. Default: the labels passed to `compress`.
             time: Whether to measure how long predictions take. Default: True.
+            sample_weight: Weights of the rows of X, from 0, in all measures. Default: None.
         """
         if self.problem is None or self.row_format is None:
-            raise ArgumentError("report", "a result without its teacher", "one made by compress")
+            received = "a result without its teacher, as saved and pickled ones are"
+            raise ArgumentError("report", received, "one made by compress")
         teacher, given, columns = (
             self.problem.teacher,
             self.row_format.as_given(X),
             _groups(groups, X),
         )
         labels = self.labels if labels is None else labels
-        baseline = None if labels is None else self._trained_on(labels)._predictions(X)
+        alone: dict[str, Any] = {}
+        names = {"teacher": teacher.name}
+        if labels is not None:
+            baseline, trees = self._trained_on(labels)
+            alone["baseline"] = baseline._predictions(X)
+            if trees is not None:
+                alone["trees"] = trees(self.row_format.encode(X))
+                alone["trees_cost"] = Cost(bytes=trees.bytes, files="nodes, 16 bytes each")
+                names["trees"] = f"{trees.library} on labels"
         calls: dict[str, Callable[[Any], np.ndarray]]
         calls = {"teacher": teacher, "student": self._predictions}
         timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
@@ -177,10 +191,11 @@ class Compressed(Result):
         except Exception as error:  # the teacher's own
             raise TeacherError.of(error, "the rows of X", np.arange(row_count(given))) from error
         return fidelity(
-            self.task, targets, self._predictions(X), y, baseline=baseline,
-            classes=self.classes, groups=columns, names={"teacher": teacher.name},
+            self.task, targets, self._predictions(X), y,
+            classes=self.classes, groups=columns, names=names,
             teacher_cost=teacher_cost(teacher, timed["teacher"]),
-            student_cost=self.cost(timed["student"]), notes=self.notes,
+            student_cost=self.cost(timed["student"]), notes=self.notes, **alone,
+            sample_weight=sample_weight,
         )  # fmt: skip
 
     @checked_arguments
@@ -196,14 +211,21 @@ class Compressed(Result):
         size = sum(sizes.values()) if sizes else None
         return Cost(parameters(self.student), size, dict(latency or {}), " and ".join(sizes))
 
-    def _trained_on(self, labels: object) -> Compressed:
-        r"""`on_labels`, announced, and trained once for the same labels."""
+    def _trained_on(self, labels: object) -> tuple[Compressed, LabelTrees | None]:
+        r"""`on_labels` and trees on labels, announced, and trained once for the same labels."""
         key = joblib.hash(as_plain_array(labels, "labels"))
         if self._baseline is None or self._baseline[0] != key:
-            shown = self.problem is not None and self.problem.query.progress
-            announce("report: training the same student on the labels alone, to compare", shown)
-            self._baseline = key, self.on_labels(labels)
-        return self._baseline[1]
+            assert self.problem is not None
+            announce(
+                "report: training the same student on the labels alone, and trees, to compare",
+                self.problem.query.progress,
+            )
+            baseline = self.on_labels(labels)
+            size = self.cost().bytes or 4 * (parameters(self.student) or 0)
+            assert baseline.problem is not None
+            trees = fit_label_trees(baseline.problem, size, self.problem.seed)
+            self._baseline = key, baseline, trees
+        return self._baseline[1:]
 
     def on_labels(self, labels: UserObject[object]) -> Compressed:
         r"""The same student, trained on true labels alone and stopped by the held-out loss.
@@ -214,7 +236,7 @@ class Compressed(Result):
         """
         if self.problem is None or self.recipe is None:
             raise ArgumentError("labels", "a result without its rows", "one made by compress")
-        recipe = replace(self.recipe, inputs="data", steps=self.steps)
+        recipe = replace(self.recipe, inputs="data")
         result, problem = train_on_labels(self.problem, recipe, labels)
         return Compressed.of(result, problem, recipe, labels=labels)
 

@@ -229,8 +229,9 @@ def clone_teacher(teacher: object) -> Any:
 
 
 def fit_teacher(
-    teacher: object, X: object, y: np.ndarray | None, regression: bool, seed: int
-) -> Any:
+    teacher: object, X: object, y: np.ndarray | None, regression: bool, seed: int,
+    weight: np.ndarray | None = None,
+) -> Any:  # fmt: skip
     r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
     from sklearn.base import clone
 
@@ -241,9 +242,24 @@ def fit_teacher(
         received = f"None, with {name} for a teacher, which requires y to be passed, but the target"
         raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
     if isinstance(teacher, list | tuple):
-        return [fit_teacher(member, X, y, regression, seed) for member in teacher]
+        return [fit_teacher(member, X, y, regression, seed, weight) for member in teacher]
     model = forest(X, regression, seed) if teacher is None else clone(teacher)
-    return model.fit(X, y)
+    return model.fit(X, y, **_weight_argument(model, weight))
+
+
+def _weight_argument(model: Any, weight: np.ndarray | None) -> dict[str, Any]:
+    r"""The argument of a model's `fit` for weights of rows; of a pipeline, of its last step."""
+    from sklearn.utils.validation import has_fit_parameter
+
+    if weight is None:
+        return {}
+    last, prefix = model, ""
+    while isinstance(steps := getattr(last, "steps", None), list):
+        prefix, last = f"{prefix}{steps[-1][0]}__", steps[-1][1]
+    if not has_fit_parameter(last, "sample_weight"):
+        received = f"weights for a teacher, {type(last).__name__}, whose fit takes none"
+        raise ArgumentError("sample_weight", received, "a teacher that takes them, or a fitted one")
+    return {f"{prefix}sample_weight": weight}
 
 
 def forest(X: Any, regression: bool, seed: int) -> Any:

@@ -20,19 +20,21 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import X, as_plain_array
+from limbeck.arrays import X, as_plain_array, as_weights
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
+from limbeck.compression.rows import read_rows
 from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.storage import folders
 from limbeck.storage.disk import Content
 from limbeck.storage.records import damaged, encode
+from limbeck.tables.table import as_frame, check_names
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.training.result import read_files, spec_of
@@ -67,6 +69,16 @@ def as_argument_error(argument: str) -> Iterator[None]:
         raise kind(argument, f"what it refuses ({error})", "what scikit-learn accepts") from error
 
 
+class LeftOut:
+    r"""What a pickled estimator has in place of its fitted teacher."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, left out of the pickle>"
+
+
 class Distilled(BaseEstimator):
     r"""The common base of the classifier and the regressor."""
 
@@ -96,32 +108,46 @@ class Distilled(BaseEstimator):
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
 
-    def fit(self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None) -> Self:
+    def fit(
+        self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None,
+        sample_weight: arg.UserObject[ArrayLike | None] = None,
+    ) -> Self:  # fmt: skip
         r"""Fit the teacher to the labels, unless it is fitted, and the student to the teacher.
 
         Arguments:
             X: Rows: an array, a sparse matrix, a data frame with columns of any kind.
             y: Labels; with a fitted teacher they are mixed in by `label_weight`. Default: None.
+            sample_weight: Weights of the rows, from 0, for a teacher that is fitted here and for
+                the student, as in `limbeck.compress`. Default: None, equal ones.
         """
         arg.convert_arguments(Distilled, self.get_params(deep=False))
+        if isinstance(self.teacher, LeftOut):
+            raise ArgumentError("teacher", repr(self.teacher), "set_params(teacher=...) before fit")
         # the forest needs no columns by name; any other teacher may
         frame, by_user = dispatch.is_frame(X), self.teacher is not None
+        if frame:
+            with rename_argument("df", "X"):
+                check_names(as_frame(X))
         self._framed = frame and (by_user or bool(dispatch.other_columns(X, "f")))
         rows = self._rows(X, reset=True)
         with as_argument_error("y"):
             labels = self._labels(y, strict=not dispatch.is_fitted(self.teacher))
             if labels is not None:
                 check_consistent_length(rows, labels)
+        if self._framed and "table" not in (self.options or {}):
+            read_rows(rows)  # which refuses columns that the student could not take
+        weight = as_weights(sample_weight, count(rows))
         seed: Any = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = int(check_random_state(seed).randint(2**31))
-        self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, self.regression, int(seed))
+        regression, seed = self.regression, int(seed)
+        self.teacher_ = dispatch.fit_teacher(self.teacher, rows, labels, regression, seed, weight)
         options = dict(self.options or {})
         names = ("teacher_output", "weights", "stack", "classes", "task")
         about = {name: options.pop(name) for name in names if name in options}
         with as_argument_error("X"):
             teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
-        arguments = self._arguments(count(rows)) | {"seed": int(seed)}
+        arguments = self._arguments(count(rows)) | {"seed": seed, "sample_weight": weight}
         for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
         self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
@@ -205,14 +231,32 @@ class Distilled(BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
+        r"""What a pickle holds: of a fitted estimator, neither its teacher nor the rows."""
         state: dict[str, Any] = super().__getstate__()
         result = state.get("result_")
-        if result is not None and result.problem is not None:
-            # the teacher's predictions are not needed again
-            names = ("given", "held_out_given", "labels", "folds", "fixed_targets")
-            nothing: dict[str, Any] = dict.fromkeys(names)
-            state = state | {"result_": replace(result, problem=replace(result.problem, **nothing))}
+        if result is None:
+            return state
+        state = state | {"result_": replace(result, problem=None, recipe=None, labels=None)}
+        state.pop("teacher_", None)
+        if dispatch.is_fitted(self.teacher):
+            name = result.problem.teacher.name if result.problem else type(self.teacher).__name__
+            state["teacher"] = LeftOut(name)
         return state
+
+    def __copy__(self) -> Self:  # with the teacher, unlike a pickle
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "teacher_" and "result_" in vars(self):
+            raise AttributeError("teacher_: pickled and saved estimators have no teacher")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_result(self, result: Compressed) -> None:
         r"""Set the result of a fit, or a loaded one."""
@@ -275,7 +319,8 @@ class Distilled(BaseEstimator):
             return y
         check_is_fitted(self)
         if self.result_.problem is None:
-            raise ArgumentError("y", None, "labels: a loaded estimator has no teacher")
+            expected = "labels: pickled and saved estimators have no teacher to compare with"
+            raise ArgumentError("y", None, expected)
         return self.result_.problem.teacher.predict(self._rows(X))
 
     def _arguments(self, n: int) -> dict[str, Any]:
@@ -328,7 +373,7 @@ class DistilledClassifier(ClassifierMixin, Distilled):
             than 1,000 rows, 20 for each row, up to 10,000.
         steps: Steps of the training. Default: by the number of inputs; of fewer than 1,000 rows, 2
             for each row, 100 or more.
-        label_weight: The share of the labels that `fit` gets in the targets. Default: 0.
+        label_weight: The share of the labels that `fit` gets in the targets. Default: 0, none.
         teacher_folds: Folds in which the teacher is fitted anew to label the others. Default: None.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None.

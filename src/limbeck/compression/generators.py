@@ -9,6 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +26,13 @@ FLOW_STEPS = 2000  # steps that a flow is fitted in, at most
 FEWEST_ROWS = 20  # rows that a flow needs at least
 
 
-def generator(name: str, layout: RowFormat, x: X, *, seed: int, progress: bool = True) -> Inputs:
+def generator(
+    name: str, layout: RowFormat, x: X, *, seed: int, progress: bool = True, weight: Any = None
+) -> Inputs:
     r"""A source of inputs by name, made of some of the rows.
+
+    Weights (n,) of rows, of mean 1, are kept by inputs that start from one row ("data", "munge" and
+    "noise"); others have none, which is a weight of 1.
 
     * "data": the rows themselves;
     * "munge": rows mixed with their nearest neighbours (`limbeck.inputs.Munge`), of at most 20,000;
@@ -38,7 +44,8 @@ def generator(name: str, layout: RowFormat, x: X, *, seed: int, progress: bool =
     """
     if name not in GENERATORS:
         raise ArgumentError.unknown("inputs", name, ["auto", *GENERATORS])
-    source = GENERATORS[name](layout, x, seed, progress)
+    options = {"weight": weight} if name in ("data", "munge", "noise") else {}
+    source = GENERATORS[name](layout, x, seed, progress, **options)
     return Rounded(source, layout) if layout.whole and name != "data" else source
 
 
@@ -67,21 +74,32 @@ def float_type(source: Inputs, seed: int) -> torch.dtype:
     return torch.float64
 
 
+def fresh_with_weights(
+    source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False,
+    weight: Any = None,
+) -> tuple[X, np.ndarray]:  # fmt: skip
+    r"""A given number of inputs of a generator, with the types of the rows, and their weights."""
+    dtype = next((part.dtype for part in floats(x).values()), torch.float32)
+    if isinstance(source, str):
+        source = generator(source, layout, x, seed=seed, progress=progress, weight=weight)
+    elif dtype == torch.float64:
+        dtype = float_type(source, seed)
+    source.to(torch.device("cpu"), dtype, seed)
+    parts, weights, missing = [], [], count
+    while missing:
+        batch = source(min(missing, rows(x)))
+        parts.append(batch.x)
+        missing -= rows(batch.x)
+        ones = np.ones(rows(batch.x))
+        weights.append(ones if batch.weight is None else batch.weight.double().numpy())
+    return join(parts), np.concatenate(weights)
+
+
 def fresh(
     source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
 ) -> X:
     r"""A given number of inputs of a generator, with the types of the rows."""
-    dtype = next((part.dtype for part in floats(x).values()), torch.float32)
-    if isinstance(source, str):
-        source = generator(source, layout, x, seed=seed, progress=progress)
-    elif dtype == torch.float64:
-        dtype = float_type(source, seed)
-    source.to(torch.device("cpu"), dtype, seed)
-    parts, missing = [], count
-    while missing:
-        parts.append(source(min(missing, rows(x))).x)
-        missing -= rows(parts[-1])
-    return join(parts)
+    return fresh_with_weights(source, layout, x, count, seed, progress)[0]
 
 
 def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:
@@ -102,19 +120,20 @@ def _is_bits(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).all())
 
 
-def _munge(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
+def _munge(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = None) -> Inputs:
     if rows(x) > MUNGED:
         order = torch.randperm(rows(x), generator=torch.Generator().manual_seed(seed))
         x = map_tensors(lambda t: t[order[:MUNGED]], x)
+        weight = None if weight is None else weight[order[:MUNGED].numpy()]
     if isinstance(layout, TableFormat):
-        return layout.table.munge(x)
+        return layout.table.munge(x, weight=weight)
     assert isinstance(x, Tensor)
     # columns of two values, such as bits, are not to be moved in between
     two = [k for k in range(x.shape[1]) if x.ndim == 2 and len(x[:, k].unique()) <= 2]
-    return Munge(x, categorical=two)
+    return Munge(x, categorical=two, weight=weight)
 
 
-def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
+def _noise(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = None) -> Inputs:
     correction = int(rows(x) > 1)  # one row has no deviation
     spread = {name: part.std(0, correction=correction) for name, part in floats(x).items()}
 
@@ -125,7 +144,7 @@ def _noise(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
             columns[name] = column + 0.25 * spread[name].to(column) * noise
         return columns.get("", columns)
 
-    return Augment(x, transform)
+    return Augment(x, transform, weight=weight)
 
 
 def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
@@ -291,8 +310,8 @@ def _samples(
 
 
 # functions of (layout, rows, seed, progress), by name
-GENERATORS: dict[str, Callable[[RowFormat, Any, int, bool], Inputs]] = {
-    "data": lambda layout, x, seed, progress: Dataset(x),
+GENERATORS: dict[str, Callable[..., Inputs]] = {
+    "data": lambda layout, x, seed, progress, weight=None: Dataset(x, weight=weight),
     "munge": _munge,
     "noise": _noise,
     "columns": _columns,

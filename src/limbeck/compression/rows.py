@@ -128,6 +128,7 @@ class TableFormat:
         return self.table.rounded(x)
 
     def encoder(self, embed: str = "auto", data: X | None = None) -> nn.Module:
+        assert data is None or isinstance(data, dict)
         return self.table.encoder(embed, data=data)
 
     def spec(self) -> dict[str, Any]:

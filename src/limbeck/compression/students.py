@@ -40,17 +40,21 @@ class Fitted:
     estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
     options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
 
-    def fit(self, x: X, targets: np.ndarray) -> Trees | Preprocessed:
-        r"""Trees on raw inputs, fitted to targets (n, K)."""
+    def fit(
+        self, x: X, targets: np.ndarray, weight: np.ndarray | None = None
+    ) -> Trees | Preprocessed:
+        r"""Trees on raw inputs, fitted to targets (n, K), perhaps with weights (n,) of rows."""
         table = encoded(x, self.encoder)
         if self.estimator is not None:
-            trees = self._fit_estimator(table.flatten(1).cpu().numpy(), targets.astype(np.float64))
+            columns = table.flatten(1).cpu().numpy()
+            trees = self._fit_estimator(columns, targets.astype(np.float64), weight)
         else:
             options = {"task": self.task, "seed": self.seed, **self.options}
+            options |= {} if weight is None else {"sample_weight": weight}
             trees = FITTED[self.kind](table, targets, **options)
         return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
 
-    def _fit_estimator(self, x: np.ndarray, y: np.ndarray) -> Trees:
+    def _fit_estimator(self, x: np.ndarray, y: np.ndarray, rows: np.ndarray | None) -> Trees:
         r"""A clone of the scikit-learn estimator, fitted to soft targets (n, K)."""
         from sklearn.base import clone, is_classifier
 
@@ -65,13 +69,14 @@ class Fitted:
             weight = np.where(y < LIKELY, 0.0, y)
             weight[:, weight.sum(0) == 0] = LIKELY
             row, label = np.nonzero(weight)
+            weight = weight if rows is None else weight * rows[:, None]
             model.fit(x[row], label, sample_weight=weight[row, label])
             return Trees.from_sklearn(model)
         if "Boosting" in name and y.shape[1] > 1:
             received = f"a {name} for {y.shape[1]} outputs"
             expected = '"boosted", or a classifier; it has one output'
             raise ArgumentError("student", received, expected)
-        model.fit(x, y[:, 0] if y.shape[1] == 1 else y)
+        model.fit(x, y[:, 0] if y.shape[1] == 1 else y, sample_weight=rows)
         kinds = {"classification": "probabilities", "multilabel": "labels"}
         return Trees(**{**read(model), "kind": kinds.get(self.task, "values")})
 

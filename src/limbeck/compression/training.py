@@ -17,7 +17,7 @@ from limbeck import losses
 from limbeck import outputs as forms
 from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
-from limbeck.compression.generators import float_type, fresh, generator
+from limbeck.compression.generators import float_type, fresh_with_weights, generator
 from limbeck.compression.rows import RowFormat
 from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
 from limbeck.errors import ArgumentError
@@ -49,6 +49,7 @@ class Pool:
 
     x: X
     targets: np.ndarray
+    weight: np.ndarray | None = None  # (n,), of mean 1 at the user's rows
     derivatives: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -68,11 +69,17 @@ class Problem:
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
     label_weight: float = 0.0
+    row_weights: np.ndarray | None = None  # of all rows of the user, of mean 1
     folds: int | None = None  # for targets out of fold
     fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
+
+    @property
+    def weight(self) -> np.ndarray | None:
+        r"""The weights (n,) of the rows to learn from."""
+        return None if self.row_weights is None else self.row_weights[self.index.numpy()]
 
     @property
     def live(self) -> bool:
@@ -124,12 +131,14 @@ class Problem:
         missing = max(0, size - rows(self.x)) if source != "data" else 0
         key = (source, missing, seed)
         if key not in self.pools:
-            x, targets = self.x, self.targets
+            x, targets, weight = self.x, self.targets, self.weight
             if missing:
-                more = fresh(source, self.format, self.x, missing, seed, self.query.progress)
+                options = (missing, seed, self.query.progress, weight)
+                more, more_weight = fresh_with_weights(source, self.format, self.x, *options)
                 x = join([x, more])
                 targets = np.concatenate([targets, self.ask(self.format.decode(more))])
-            self.pools[key] = Pool(x, targets)
+                weight = None if weight is None else np.concatenate([weight, more_weight])
+            self.pools[key] = Pool(x, targets, weight)
         return self.pools[key]
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
@@ -201,7 +210,7 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
         size = max(rows(problem.x), recipe.pool)
     else:
         pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
-        source = Dataset(student_inputs(student, pool.x))
+        source = Dataset(student_inputs(student, pool.x), weight=pool.weight)
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
     steps = recipe.steps or default_steps(size, training.batch_size)
@@ -300,8 +309,9 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
     if isinstance(student, Preprocessed) and (student.origin is not None or _wide(problem)):
         student.input_dtype = torch.float64
     x, progress = student_inputs(student, problem.x), problem.query.progress
-    new = generator(recipe.inputs, problem.format, x, seed=seed, progress=progress)
-    return new if recipe.inputs == "data" else Mix([Dataset(x), new])
+    weight = problem.weight
+    new = generator(recipe.inputs, problem.format, x, seed=seed, progress=progress, weight=weight)
+    return new if recipe.inputs == "data" else Mix([Dataset(x, weight=weight), new])
 
 
 def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.ndarray:
@@ -317,7 +327,9 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
     plain = problem.format.encoder("one_hot")  # rules about indicators can be read
-    model: nn.Module = replace(student, encoder=plain).fit(narrowed(pool.x, origin), pool.targets)
+    model: nn.Module = replace(student, encoder=plain).fit(
+        narrowed(pool.x, origin), pool.targets, pool.weight
+    )
     if origin is not None:
         model = Preprocessed(model, origin=origin)
     seconds = time.perf_counter() - began

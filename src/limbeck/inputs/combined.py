@@ -64,21 +64,23 @@ class Augment(Nested):
         transform: A function of x (n, ...), or of x and `generator`, that returns as many rows.
         y: Labels (N, ...). Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
+        weight: Weights (N,) of the rows, which their transformed rows keep. Default: none.
     """
 
     @arg.checked_arguments
     def __init__(
         self, X: arg.UserObject[Any], transform: arg.UserObject[Callable[..., Any]],
         y: arg.UserObject[Any] = None, seed: arg.Seed | None = None,
+        weight: arg.UserObject[Any] = None,
     ) -> None:  # fmt: skip
-        self.data = Dataset(X, y)
+        self.data = Dataset(X, y, weight)
         self.transform = SeededCall(transform, "transform")
         super().__init__([self.data], seed)
 
     def draw(self, n: int) -> Batch:
         batch = self.data.build(self.data.next_rows(n))
         x = self.checked(self.transform(self.generator, batch.x), n, "transform").x
-        return Batch(x, batch.y)
+        return Batch(x, batch.y, batch.weight)
 
 
 def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int = 2**24) -> Tensor:
@@ -137,6 +139,7 @@ class Munge(Nested):
         categorical: Further categorical attributes, in floating-point parts: column numbers of a
             tensor (N, columns), or names of parts of a dict. Default: none.
         seed: The generator's seed. Default: the seed of the distillation.
+        weight: Weights (N,) of the rows, which a batch that starts from them keeps. Default: none.
 
     >>> Munge([[0.0, 5.0], [1.0, 7.0], [2.0, 5.0]], categorical=[1])(10).x.shape
     torch.Size([10, 2])
@@ -150,8 +153,9 @@ class Munge(Nested):
         local_variance: arg.Positive = 1.0,
         categorical: arg.Text | arg.Items[Iterable[int | str]] = (),
         seed: arg.Seed | None = None,
+        weight: arg.UserObject[Any] = None,
     ) -> None:
-        self.data = Dataset(X)
+        self.data = Dataset(X, weight=weight)
         super().__init__([self.data], seed)
         if len(self.data) < 2:
             raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
@@ -185,7 +189,9 @@ class Munge(Nested):
                 deviation = torch.where(self.categorical[name], 0, deviation)
                 new = neighbour + drawn["noise"][name] * deviation
             result[name] = torch.where(drawn["swap"][name], new, row)
-        return Batch(result.get("", result))
+        weight = self.data.weight
+        weight = None if weight is None else weight.index_select(0, drawn["row"])
+        return Batch(result.get("", result), weight=weight)
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from limbeck.arguments import Choice, Count, Flag, Seed, Share, UserObject, Whole, checked_arguments
+from limbeck.arrays import as_weights
 from limbeck.errors import ArgumentError
 from limbeck.models.tree import SURE, TreeArrays, Trees, of_tree
 from limbeck.outputs import check_probabilities, columns
@@ -24,6 +25,7 @@ def fit_tree(
     max_leaf_nodes: Annotated[int, Whole(2)] | None = 64, max_depth: Count | None = None,
     min_samples_leaf: Count = 1, seed: Seed = 0,
     task: Annotated[str, Choice(*TASKS)] = "classification",
+    sample_weight: UserObject[Numbers | None] = None,
 ) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
@@ -35,13 +37,15 @@ def fit_tree(
         min_samples_leaf: The smallest number of rows in a leaf. Default: 1.
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
+        sample_weight: Weights (n,) of the rows, from 0. Default: None, equal ones.
     """
     options = {
         "max_leaf_nodes": max_leaf_nodes, "max_depth": max_depth,
         "min_samples_leaf": min_samples_leaf,
     }  # fmt: skip
     inputs, outputs, shift, scale = _check_data(X, targets, task)
-    tree = of_tree(_fit(inputs, outputs, seed, options).tree_, False)
+    weight = as_weights(sample_weight, len(inputs))
+    tree = of_tree(_fit(inputs, outputs, seed, options, weight).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -57,6 +61,7 @@ def fit_boosted(
     max_leaf_nodes: Annotated[int, Whole(2)] | None = 8, max_depth: Count | None = None,
     min_samples_leaf: Count = 5, learning_rate: Share = 0.3, seed: Seed = 0,
     task: Annotated[str, Choice(*TASKS)] = "classification", progress: Flag = False,
+    sample_weight: UserObject[Numbers | None] = None,
 ) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
@@ -64,7 +69,7 @@ def fit_boosted(
     regression, by square error.
 
     Arguments:
-        X: Inputs, as in `fit_tree`, like `targets`, `max_depth` and `task`.
+        X: Inputs, as in `fit_tree`, like `targets`, `max_depth`, `task` and `sample_weight`.
         trees: The number of trees. Default: 50.
         max_leaf_nodes: The largest number of leaves of a tree. Default: 8.
         min_samples_leaf: The smallest number of rows in a leaf. Default: 5.
@@ -77,19 +82,22 @@ def fit_boosted(
         "min_samples_leaf": min_samples_leaf,
     }  # fmt: skip
     inputs, outputs, shift, scale = _check_data(X, targets, task)
+    weight = as_weights(sample_weight, len(inputs))
+    w = np.ones((len(inputs), 1)) if weight is None else weight[:, None]
     base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
     if task != "regression":
-        mean = outputs.mean(0).clip(SURE, 1 - SURE)
+        mean = (w * outputs).mean(0).clip(SURE, 1 - SURE)
         base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
     random, fits = np.random.default_rng(seed), list[TreeArrays]()
     for _ in tracked(range(trees), "boosting trees", progress):
         rows = random.permutation(len(inputs))[:ROWS]
         residuals, curvature = _slopes(z, outputs, task)
-        fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options)
+        part = None if weight is None else weight[rows]
+        fitted = _fit(inputs[rows], residuals[rows], int(random.integers(2**31)), options, part)
         leaf, nodes = fitted.apply(inputs), fitted.tree_.node_count
         # the 1 added to the curvature keeps leaves of few rows small
-        step = _sums(leaf, residuals, nodes) / (_sums(leaf, curvature, nodes) + 1.0)
+        step = _sums(leaf, w * residuals, nodes) / (_sums(leaf, w * curvature, nodes) + 1.0)
         z += learning_rate * step[leaf]
         fits.append(of_tree(fitted.tree_, False)._replace(value=learning_rate * step * scale))
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
@@ -133,10 +141,13 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
     return tensor.detach().cpu()
 
 
-def _fit(inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any]) -> Any:
+def _fit(
+    inputs: np.ndarray, outputs: np.ndarray, seed: int, options: dict[str, Any],
+    weight: np.ndarray | None,
+) -> Any:  # fmt: skip
     from sklearn.tree import DecisionTreeRegressor
 
-    return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs)
+    return DecisionTreeRegressor(random_state=seed, **options).fit(inputs, outputs, weight)
 
 
 def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:

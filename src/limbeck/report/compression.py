@@ -48,7 +48,7 @@ def compressed(
             summary.model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
         ]
         content["fidelity"] = report.to_dict()
-        content["summary"] = report.sentence()
+        content["summary"] = f"{report.sentence()} {report.need()}".rstrip()
         content["verdicts"] += _verdicts(report)
         notes = [f"{note[:1].upper()}{note[1:]}." for note in tables.rare_class_notes(report)]
         if math.isnan(report.retention):
@@ -69,15 +69,23 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
         worse = tables.remarks(report)
         words = worse[0] if worse else "The student is not clearly worse in any subgroup."
         verdicts.append(summary.verdict("subgroups", not worse, words))
-    if not math.isnan(report.retention):
-        held = report.retention >= tables.LITTLE
-        only, share = "" if held else "only ", tables.percent(report.retention)
-        words = {
-            "agreement": f"agrees with the teacher on {only}{share} of the rows",
-            "teacher_r2": f"follows the teacher with an R² of {only}{report.retention:.3f}",
-        }.get(report.main) or f"keeps {only}{share} of {tables.retention_noun(report)}"
-        verdicts.append(summary.verdict("quality", held, f"The student {words}."))
+    shares = {name: figure.value for name, figure in report.retention_by.items()}
+    shares = {report.main: report.retention, **shares}
+    lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
+    for names in [lost] if lost else [[report.main]] * (not math.isnan(report.retention)):
+        phrases = [_share_in_words(report, name, shares[name]) for name in names]
+        words = f"The student {' and '.join(phrases)}."
+        verdicts.append(summary.verdict("quality", not lost, words))
     return verdicts
+
+
+def _share_in_words(report: Fidelity, name: str, value: float) -> str:
+    r"""How much of one of the teacher's measures the student keeps, as a verb."""
+    only = "only " if value < tables.LITTLE else ""
+    return {
+        "agreement": f"agrees with the teacher on {only}{tables.percent(value)} of the rows",
+        "teacher_r2": f"follows the teacher with an R² of {only}{value:.3f}",
+    }.get(name) or f"keeps {only}{tables.percent(value)} of {tables.retention_noun(report, name)}"
 
 
 def _examples(
@@ -143,13 +151,14 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         words = "Nothing was measured: there were no rows to compare teacher and student on."
         return {"Teacher beside student": [words], "What was tried": tried}
     report = Fidelity.from_dict(content["fidelity"])
+    classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
     curves = drawing.gallery("Calibration", pictures.calibration) if report.calibration else []
     words = (
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."
     )
     return {
-        "Teacher beside student": [from_rich(report.table())],
+        "Teacher beside student": [from_rich(report.table()), *classes],
         "Calibration": [words, *curves] if curves else [],
         "Where they disagree": _disagreement(drawing, report),
         "Subgroups": _groups(drawing, report),

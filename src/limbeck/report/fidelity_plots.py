@@ -95,7 +95,8 @@ def calibration(saved: UserObject[Report], ax: UserObject[Axes | None] = None) -
     if not report["calibration"]:
         received = "a report without calibration curves"
         raise ArgumentError("report", received, "one of a classifier, with labels")
-    marks = {"teacher": ("o", "-"), "student": ("s", "-"), "baseline": ("^", "--")}
+    marks = {"teacher": ("o", "-"), "student": ("s", "-")}
+    marks |= {"baseline": ("^", "--"), "trees": ("v", "--")}
     with axes_for(ax, (4.4, 4.4)) as ax:
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
         texts, low = [], 1.0

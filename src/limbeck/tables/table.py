@@ -58,9 +58,9 @@ class TableMunge(Munge):
         return drawn
 
     def build(self, drawn: dict[str, Any]) -> Batch:
-        x = super().build(drawn).x
-        assert isinstance(x, dict)
-        return Batch(self.table.rounded(x))
+        batch = super().build(drawn)
+        assert isinstance(batch.x, dict)
+        return batch._replace(x=self.table.rounded(batch.x))
 
 
 class Table:
@@ -90,7 +90,7 @@ class Table:
         drop: Text | Items[Iterable[Any]] = (),
     ) -> None:  # fmt: skip
         frame = as_frame(df)
-        _check_names(frame)
+        check_names(frame)
         options = {"categories": categories, "drop": drop}
         chosen = {a: [v] if isinstance(v, str) else list(v) for a, v in options.items()}
         for argument, listed in chosen.items():
@@ -110,7 +110,10 @@ class Table:
             keys.add(mask)
             self.columns.append(read(frame[name], mask, name in chosen["categories"]))
         if not self.varying:
-            raise ArgumentError("df", "columns that are all constant", "one that varies, or more")
+            received = "one row" if len(frame) == 1 else "columns that are all constant"
+            if not frame[names].notna().to_numpy().any():
+                received = "columns without a value, all of them missing"
+            raise ArgumentError("df", received, "rows with a column that varies, or more")
 
     @property
     def varying(self) -> list[Column]:
@@ -224,7 +227,7 @@ class Table:
     @checked_arguments
     def munge(
         self, data: UserObject[Any], swap: Fraction = 0.5, local_variance: Positive = 1.0,
-        seed: Seed | None = None,
+        seed: Seed | None = None, weight: UserObject[Any] = None,
     ) -> TableMunge:  # fmt: skip
         r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
 
@@ -234,7 +237,8 @@ class Table:
         parts = dict(data) if tensors else self.encode(data)
         if tensors:
             self.to_frame(parts)  # which refuses tensors of another table
-        return TableMunge(self, parts, swap=swap, local_variance=local_variance, seed=seed)
+        options = {"swap": swap, "local_variance": local_variance, "seed": seed, "weight": weight}
+        return TableMunge(self, parts, **options)
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
@@ -301,7 +305,8 @@ def as_frame(df: object) -> Any:
     return df
 
 
-def _check_names(frame: Any) -> None:
+def check_names(frame: Any) -> None:
+    r"""Refuse a frame whose columns have no names, or the same."""
     if frame.columns.nlevels > 1:
         expected = "one name per column: df.columns = df.columns.map('_'.join)"
         raise ArgumentError("df", f"columns of {frame.columns.nlevels} levels", expected)

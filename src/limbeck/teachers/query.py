@@ -45,7 +45,7 @@ class TeacherError(LimbeckError):
         cls, error: Exception, where: str, rows: Array, remark: str = "", cached: int = 0
     ) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
-        cause = ": ".join(filter(None, [type(error).__name__, str(error)]))
+        cause = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
         after = f"; {remark}" if remark else ""
         return cls(f"teacher: it failed at {where} ({cause}){after}", rows, cached)
 

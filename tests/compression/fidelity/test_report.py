@@ -15,7 +15,7 @@ from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.errors import CheckpointError
 from tests.refusals import refused
 
-RARE = ("average_precision", "rare_recall", "worst_recall")
+RARE = ("average_precision", "rare_recall", "worst_recall", "rare_kl")
 
 
 def softmax(scores):

@@ -16,8 +16,8 @@ def answers(n, wrong):
 
 def report(teacher=range(10), student=range(18), n=1000, labels=True, **options):
     y = np.zeros(n, int) if labels else None
-    given = {name: options.pop(name) for name in ("baseline",) if name in options}
-    given = {name: answers(n, wrong) for name, wrong in given.items()}
+    given = {name: options.pop(name, None) for name in ("baseline", "trees")}
+    given = {name: answers(n, wrong) for name, wrong in given.items() if wrong is not None}
     taught, made = answers(n, teacher), answers(n, student)
     return fidelity("classification", taught, made, y, **given, **options)
 
@@ -79,17 +79,37 @@ def test_a_student_that_is_better_keeps_more_than_all():
 
 
 @pytest.mark.parametrize(
-    ("baseline", "words"),
+    ("baseline", "trees", "answer"),
     [
-        (range(100), "does less well (accuracy 90.0%)"),
-        (range(16), "does as well (accuracy 98.4%)"),
-        (range(20), "does as well (accuracy 98.0%)"),
-        (range(0), "does better (accuracy 100.0%)"),
+        (range(100), None, "Yes: the student has accuracy 98.20 ± 0.42% against 90.00 ± 0.95% of "),
+        (range(100), range(200), "Yes: the student has accuracy 98.20 ± 0.42% against 90.00 "),
+        (range(100), range(0), "No: the student has accuracy 98.20 ± 0.42% against 100.0% of "),
+        (range(21), None, "It cannot be told: "),  # less than two errors better
+        (range(18), None, "No: "),  # the same
     ],
 )
-def test_the_student_on_labels_alone_is_compared(baseline, words):
-    said = report(baseline=baseline).sentence()
-    assert said.endswith(f"; trained on the labels alone, the same student {words}{UNCHECKED}")
+def test_one_sentence_says_whether_the_teacher_was_needed(baseline, trees, answer):
+    found = report(baseline=baseline, trees=trees)
+    assert found.need().startswith(f"Did you need the teacher? {answer}")
+    assert found.need() in str(found)
+    assert found.to_dict()["need"] == found.need()
+    of = "trees on labels" if "100.0%" in answer else "labels alone"
+    assert f" of {of} (" in found.need()
+
+
+def test_without_labels_it_cannot_be_told_whether_the_teacher_was_needed():
+    assert report().need() == ""
+    found = report(baseline=range(100), labels=False)
+    assert found.need().endswith("It cannot be told without true labels of the test rows.")
+
+
+def test_a_class_that_only_the_teacher_teaches_is_a_need():
+    y = np.repeat([0, 1], [960, 40])
+    p = np.where(y, 0.8, 0.1)
+    alone = np.where(np.arange(1000) >= 995, 0.8, np.where(y, 0.4, 0.02))  # hits 5 of 40
+    models = [np.stack([1 - q, q], 1) for q in (p, np.where(np.arange(1000) == 961, 0.4, p), alone)]
+    found = fidelity("classification", *models[:2], y, baseline=models[2])
+    assert "recall of class 1 97.5 ± 2.5% against 12.5 ± 5.2% of labels alone" in found.need()
 
 
 def test_almost_all_is_not_all():

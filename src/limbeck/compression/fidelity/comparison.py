@@ -13,7 +13,7 @@ import torch
 
 from limbeck import outputs as forms
 from limbeck.arguments import choice
-from limbeck.arrays import as_plain_array
+from limbeck.arrays import as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
@@ -31,6 +31,7 @@ class Predictions(NamedTuple):
     by_model: dict[str, np.ndarray]  # of "teacher", "student" and perhaps "baseline"
     y: np.ndarray | None  # labels (n, K) of 0 and 1, or values
     classes: list[Any]  # K names, of classes, labels or targets
+    weight: m.Weight = 1.0  # (n,), of mean 1, or 1.0
 
     @property
     def truth(self) -> np.ndarray:
@@ -40,7 +41,14 @@ class Predictions(NamedTuple):
     def rows(self, model: str) -> dict[str, np.ndarray]:
         r"""Arrays (n,) of a model's measures; the teacher is not compared with itself."""
         teacher = None if model == "teacher" else self.by_model["teacher"]
-        return m.measure_rows(self.task, self.by_model[model], self.y, teacher)
+        return m.measure_rows(self.task, self.by_model[model], self.y, teacher, self.weight)
+
+    def weights(self, rows: np.ndarray | slice) -> m.Weight:
+        r"""The weights of some rows, of mean 1; equal ones if all of them are 0."""
+        if isinstance(self.weight, float):
+            return self.weight
+        total = self.weight[rows].mean()
+        return self.weight[rows] / total if total > 0 else 1.0
 
     def decisions(self, p: np.ndarray) -> np.ndarray:
         r"""The most probable class, or the labels above one half, as booleans (n, K)."""
@@ -52,12 +60,13 @@ class Predictions(NamedTuple):
         r"""Some of the rows, or some of the labels or targets."""
         by_model = {model: p[rows, columns] for model, p in self.by_model.items()}
         y = None if self.y is None else self.y[rows, columns]
-        return Predictions(self.task, by_model, y, self.classes[columns])
+        return Predictions(self.task, by_model, y, self.classes[columns], self.weights(rows))
 
 
 def align(
-    task: str, by_model: Mapping[str, object], y: object = None, classes: object = None
-) -> Predictions:
+    task: str, by_model: Mapping[str, object], y: object = None, classes: object = None,
+    sample_weight: object = None,
+) -> Predictions:  # fmt: skip
     r"""Check predictions and labels against each other, and bring them into one form."""
     choice("task", task, TASKS)
     names = None if classes is None else np.asarray(classes).tolist()
@@ -70,7 +79,8 @@ def align(
     names = list(range(outputs)) if names is None else names
     if len(names) != outputs or len(set(map(str, names))) != outputs:
         raise ArgumentError("classes", names, f"{outputs} different names, one for each column")
-    return Predictions(task, arrays, None if y is None else _labels(y, task, n, names), names)
+    labels, weight = None if y is None else _labels(y, task, n, names), as_weights(sample_weight, n)
+    return Predictions(task, arrays, labels, names, 1.0 if weight is None else weight)
 
 
 def _predictions(model: str, values: object, task: str, names: list[Any] | None) -> np.ndarray:
@@ -165,10 +175,15 @@ def compare(data: Predictions, seed: int = 0, class_rows: ClassRows | None = Non
     for other, arrays in rows.items():
         shared = student.keys() & arrays.keys()
         differences[other] = _means({name: student[name] - arrays[name] for name in shared})
-    if data.y is not None and data.task != "regression":
+    if data.task == "regression":
+        for model in measures.keys() - {"teacher"}:
+            teacher, p = data.by_model["teacher"], data.by_model[model]
+            quantiles = m.difference_quantiles(teacher, p, data.weight)
+            measures[model] = _in_order(measures[model] | quantiles)
+    elif data.y is not None:
         results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = m.calibration_errors(results, pairs, seed=seed)
+        errors = m.calibration_errors(results, pairs, seed=seed, w=data.weight)
         for model, known in measures.items():
             measures[model] = _in_order(known | {"ece": errors[model]})
         for other, known in differences.items():
@@ -189,13 +204,15 @@ def by_group(
 ) -> dict[str, dict[str, Comparison]]:
     r"""Comparisons within the subgroups of some columns."""
     _, name = decisive(data.task, False)
-    every = data.rows("student")[name]
+    every = MEASURES[name].rows[data.task](data.by_model["teacher"], data.by_model["student"])
     parts: dict[str, dict[str, Comparison]] = {}
     for column, groups in subgroups(columns, len(every)).items():
         parts[column] = {group: compare(data.select(rows), seed) for group, rows in groups.items()}
         for group, rows in groups.items():
             if len(rows) < len(every):
-                here, there = mean(every[rows]), mean(np.delete(every, rows))
+                others = np.delete(np.arange(len(every)), rows)
+                parted = (m.weighted(every[part], data.weights(part)) for part in (rows, others))
+                here, there = map(mean, parted)
                 error = float(np.hypot(here.std_error, there.std_error))
                 gap = Figure(here.value - there.value, error)
                 parts[column][group].differences["elsewhere"] = {name: gap}
@@ -209,6 +226,28 @@ def by_column(data: Predictions, seed: int = 0) -> dict[str, dict[str, Compariso
     kind = "each label" if data.task == "multilabel" else "each target"
     parts = (data.select(slice(None), slice(k, k + 1)) for k in range(len(data.classes)))
     return {kind: {str(part.classes[0]): compare(part, seed) for part in parts}}
+
+
+def by_class(data: Predictions) -> dict[str, Comparison]:
+    r"""Recall and KL among the rows of each class or label; without labels, the teacher's."""
+    if data.task == "regression":
+        return {}
+    truth, parts = data.decisions(data.truth) > 0, {}
+    for k, name in enumerate(data.classes):
+        members = np.flatnonzero(truth[:, k])
+        if not len(members):
+            continue
+        part, rows = data.select(members), dict[str, dict[str, np.ndarray]]()
+        for model, p in part.by_model.items():
+            hits = m.weighted(part.decisions(p)[:, k].astype(float), part.weight)
+            rows[model] = {"recall": hits} if data.y is not None or model != "teacher" else {}
+            rows[model] |= {} if model == "teacher" else {"kl": part.rows(model)["kl"]}
+        figures = {model: {n: mean(a) for n, a in known.items()} for model, known in rows.items()}
+        parts[str(name)] = Comparison(len(members), figures)
+        if data.y is not None:
+            gap = mean(rows["student"]["recall"] - rows["teacher"]["recall"])
+            parts[str(name)].differences["teacher"] = {"recall": gap}
+    return parts
 
 
 def decisive(task: str, labels: bool) -> tuple[str, str]:

@@ -1,8 +1,9 @@
 r"""How good and how faithful predictions are: arrays (n,), so that errors of differences pair.
 
 Their mean is the measure, and their spread its standard error. For measures that are no means (R²,
-root mean square error, recall, average precision) they are the value plus the influence of each
-example (the delta method). The calibration error is bootstrapped.
+root mean square error, recall, AUC, average precision) they are the value plus the influence of
+each example (the delta method). Calibration error and quantiles are bootstrapped. Weights w (n,) of
+examples have mean 1; 1.0 stands for equal ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
 MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
 
-Rows = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Rows = Callable[..., np.ndarray]
+Weight = np.ndarray | float
 Outcomes = tuple[np.ndarray, np.ndarray]  # confidences, and whether predictions were right, (n, m)
 
 
@@ -33,6 +35,14 @@ def mean(rows: np.ndarray) -> Figure:
     n = len(rows)
     error = float(rows.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return Figure(float(rows.mean()), error)
+
+
+def weighted(rows: np.ndarray, w: Weight) -> np.ndarray:
+    r"""Numbers (n,) whose mean is the weighted mean of others, and whose spread gives its error."""
+    if isinstance(w, float):
+        return rows
+    value = (w * rows).mean()
+    return np.asarray(value + w * (rows - value))
 
 
 def ratio(student: np.ndarray, teacher: np.ndarray | None) -> Figure:
@@ -100,14 +110,14 @@ def absolute_error(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
     return np.abs(f - truth).mean(1)
 
 
-def rmse(y: np.ndarray, f: np.ndarray) -> np.ndarray:
+def rmse(y: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
     r"""The root mean square error, plus the influence of each example on it."""
-    rows = square_error(y, f)
+    rows = weighted(square_error(y, f), w)
     root = math.sqrt(rows.mean())
     return root + (rows - rows.mean()) / (2 * root) if root else rows
 
 
-def r2(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
+def r2(truth: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
     r"""R² = 1 − A/B plus influences (A/B · d² − e²)/B, as a mean over the targets that vary.
 
     A and B are the means of e² and d², e = y − f and d = y − ȳ. NaN where no target varies.
@@ -116,22 +126,54 @@ def r2(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
     if not varies.any():
         return np.full(len(truth), math.nan)
     f, truth = f[:, varies], truth[:, varies]
-    e, d = (truth - f) ** 2, (truth - truth.mean(0)) ** 2
-    part = e.mean(0) / d.mean(0)
-    return (1 - part + (part * d - e) / d.mean(0)).mean(1)
+    w = w if isinstance(w, float) else w[:, None]
+    e, d = (truth - f) ** 2, (truth - (w * truth).mean(0)) ** 2
+    b = (w * d).mean(0)
+    part = (w * e).mean(0) / b
+    return np.asarray((1 - part + w * (part * d - e) / b).mean(1))
+
+
+QUANTILES = {"difference_50": 0.5, "difference_90": 0.9, "difference_99": 0.99, "difference_max": 1}
+
+
+def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> dict[str, Figure]:
+    r"""Quantiles of |f − teacher| over the teacher's standard deviation, a mean over targets.
+
+    Their errors are those of the bootstrap, without resampling: a quantile of rank r among n draws
+    is at most the i-th value with the probability I(i/n; r, n − r + 1) (Hutson and Ernst, 2000).
+    """
+    from scipy.special import betainc
+
+    spread = teacher.std(0)
+    varies = spread > 0
+    if not varies.any():
+        return dict.fromkeys(QUANTILES, Figure(math.nan, math.nan))
+    errors = (np.abs(f - teacher)[:, varies] / spread[varies]).mean(1)
+    order, weight = np.argsort(errors), np.broadcast_to(w, len(errors))
+    errors, weight = errors[order], weight[order] / weight.sum()
+    below, n, figures = np.cumsum(weight).clip(max=1), 1 / (weight**2).sum(), {}
+    for name, level in QUANTILES.items():
+        place = min(int(np.searchsorted(below, level - 1e-9)), len(errors) - 1)
+        rank = max(level * n, 1.0)
+        chance = np.diff(betainc(rank, n - rank + 1, below), prepend=0)
+        variance = (chance * (errors - (chance * errors).sum()) ** 2).sum()
+        error = math.sqrt(variance) if len(errors) > 1 else math.nan
+        figures[name] = Figure(float(errors[place]), error)
+    return figures
 
 
 def _log(p: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(p, FLOOR))
 
 
-def recall(hits: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    r"""The share of a class that is detected, plus the influence of each example, (n,)."""
-    value = hits[positive].mean()
-    return value + positive * (hits - value) / positive.mean()
+def class_mean(rows: np.ndarray, positive: np.ndarray, w: Weight = 1.0) -> np.ndarray:
+    r"""The mean over a class, as recall is of hits, plus the influence of each example, (n,)."""
+    share = (w * positive).mean()
+    value = (w * positive * rows).mean() / share
+    return np.asarray(value + w * positive * (rows - value) / share)
 
 
-def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+def average_precision(scores: np.ndarray, positive: np.ndarray, w: Weight = 1.0) -> np.ndarray:
     r"""The mean over a class of the precision at each row's score, with influences, (n,).
 
     P is the precision among the share B of rows that score as much or more. The influence of a row
@@ -140,14 +182,41 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """
     n = len(scores)
     _, place = np.unique(-scores, return_inverse=True)  # 0 is the highest score
-    above = np.cumsum(np.bincount(place)) / n
-    hits = np.bincount(place, positive)
-    precision = np.cumsum(hits) / n / above
+    above = np.cumsum(np.bincount(place, np.broadcast_to(w, n))) / n
+    hits = np.bincount(place, w * positive)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.where(above > 0, np.cumsum(hits) / n / above, 0)
+        weight = np.where(above > 0, hits / n / above, 0)
     # sums over scores that are no higher run from the lowest one up
-    inverse, part = (np.cumsum((hits / n * f / above)[::-1])[::-1] for f in (1, precision))
+    inverse, part = (np.cumsum((weight * f)[::-1])[::-1] for f in (1, precision))
     value = (hits * precision).sum() / hits.sum()
     influence = positive * (precision + inverse - value)[place] - part[place]
-    return value + influence / positive.mean()
+    return np.asarray(value + w * influence / (w * positive).mean())
+
+
+def auc(y: np.ndarray, p: np.ndarray, w: Weight = 1.0) -> np.ndarray:
+    r"""The mean AUC of each class or label against all others, with influences (n,).
+
+    Those without a row, or without any other, are left out; NaN if none is left.
+    """
+    shares = [(w * column).mean() for column in y.T]
+    known = [k for k, share in enumerate(shares) if 0 < share < 1 - 1e-12]
+    if not known:
+        return np.full(len(y), math.nan)
+    return np.asarray(np.mean([_class_auc(p[:, k], y[:, k] > 0.5, w) for k in known], axis=0))
+
+
+def _class_auc(scores: np.ndarray, positive: np.ndarray, w: Weight) -> np.ndarray:
+    r"""The chance that a row of the class scores above another one, ties by half; influences."""
+    _, place = np.unique(scores, return_inverse=True)
+    wins = []
+    for side in (~positive, positive):  # the share of each side below a row's score
+        part = np.bincount(place, w * side)
+        wins.append(((np.cumsum(part) - part / 2) / part.sum())[place])
+    share = (w * positive).mean()
+    value = (w * positive * wins[0]).mean() / share
+    influence = np.where(positive, (wins[0] - value) / share, (1 - wins[1] - value) / (1 - share))
+    return np.asarray(value + w * influence)
 
 
 class Measure(NamedTuple):
@@ -162,8 +231,8 @@ class Measure(NamedTuple):
     class_title: str = ""  # of a measure of one class, its name before "of class …"
 
 
-def _of_class(title: str, which: str, share: bool = True) -> Measure:
-    return Measure(f"{title} of {which}", True, share, format=".3f", class_title=title)
+def _of_class(title: str, which: str, share: bool = True, rises: bool = True) -> Measure:
+    return Measure(f"{title} of {which}", rises, share, format=".3f", class_title=title)
 
 
 _SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
@@ -171,12 +240,14 @@ _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
+_AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
 _R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
 
 MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
     "subset_accuracy": Measure("all labels right", True, True, "labels", _SUBSET),
+    "auc": Measure("AUC", True, False, "labels", _AUC, ".3f"),
     "average_precision": _of_class("average precision", "the rarest class", False),
     "rare_recall": _of_class("recall", "the rarest class"),
     "worst_recall": _of_class("recall", "the class that loses most"),
@@ -188,19 +259,35 @@ MEASURES = {  # in the order of tables
     "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
     "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
     "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
+    **{
+        name: Measure(f"{which} / teacher's σ", False)
+        for name, which in zip(
+            QUANTILES,
+            ("median difference", "90th percentile", "99th percentile", "largest difference"),
+            strict=True,
+        )
+    },
     "kl": Measure("KL from teacher", False, False, "teacher", _KL),
+    "rare_kl": _of_class("KL from teacher", "the rarest class", False, rises=False),
     "ece": Measure("calibration error", False, True),
     "brier": Measure("Brier score", False, False, "labels", _BRIER),
 }
 
 
 def measure_rows(
-    task: str, prediction: np.ndarray, y: np.ndarray | None, teacher: np.ndarray | None
-) -> dict[str, np.ndarray]:
+    task: str, prediction: np.ndarray, y: np.ndarray | None, teacher: np.ndarray | None,
+    w: Weight = 1.0,
+) -> dict[str, np.ndarray]:  # fmt: skip
     r"""Every measure that labels (n, K) or a teacher's predictions (n, K) allow, each (n,)."""
     truths = {"labels": y, "teacher": teacher}
+
+    def rows(function: Rows, truth: np.ndarray) -> np.ndarray:
+        if function in (auc, rmse, r2):  # no means
+            return function(truth, prediction, w)
+        return weighted(function(truth, prediction), w)
+
     return {
-        name: measure.rows[task](truth, prediction)
+        name: rows(measure.rows[task], truth)
         for name, measure in MEASURES.items()
         if task in measure.rows and (truth := truths[measure.truth]) is not None
     }
@@ -226,13 +313,13 @@ def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
 
 def calibration_errors(
     models: Mapping[str, Outcomes], pairs: Mapping[str, tuple[str, str]], *, bins: int = BINS,
-    seed: int = 0, resamples: int = RESAMPLES,
+    seed: int = 0, resamples: int = RESAMPLES, w: Weight = 1.0,
 ) -> dict[str, Figure]:  # fmt: skip
     r"""Expected calibration errors of models' outcomes, and their differences by pairs of names."""
     n = len(next(iter(models.values()))[0])
     generator = np.random.default_rng(seed)
     blocks = generator.permutation(n) % (n // -(-n // MAX_BLOCKS))
-    gaps = {name: _gaps(results, bins, blocks) for name, results in models.items()}
+    gaps = {name: _gaps(results, bins, blocks, w) for name, results in models.items()}
     values = {name: float(np.abs(gap.sum(1)).sum()) for name, gap in gaps.items()}
     draws = generator.integers(0, blocks.max() + 1, (resamples, blocks.max() + 1))
     counts = np.stack([np.bincount(draw, minlength=len(draw)) for draw in draws], axis=1)
@@ -250,11 +337,11 @@ def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
     return np.searchsorted(edges, confidence)
 
 
-def _gaps(results: Outcomes, bins: int, blocks: np.ndarray) -> np.ndarray:
+def _gaps(results: Outcomes, bins: int, blocks: np.ndarray, w: Weight) -> np.ndarray:
     # (bins, blocks): what each block of examples adds to a bin's |frequency − confidence|
     confidence, right = results
     n, m = confidence.shape
     width = int(blocks.max()) + 1
     cells = _bins(confidence.ravel(), bins) * width + np.repeat(blocks, m)
-    weights = (right - confidence).ravel() / (n * m)
+    weights = (np.reshape(w, (-1, 1)) * (right - confidence)).ravel() / (n * m)
     return np.bincount(cells, weights, bins * width).reshape(bins, -1)

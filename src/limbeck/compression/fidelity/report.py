@@ -15,14 +15,19 @@ from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
-from limbeck.compression.fidelity.measures import Figure, mean, ratio, recall
+from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
 from limbeck.errors import ArgumentError
 from limbeck.storage import files, records
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
 FORMAT = "limbeck-fidelity-1"
-NAMES = {"teacher": "teacher", "student": "student", "baseline": "labels alone"}
+NAMES = {
+    "teacher": "teacher",
+    "student": "student",
+    "baseline": "labels alone",  # the same student
+    "trees": "trees on labels",
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,9 @@ class Fidelity(Comparison):
 
     Attributes:
         rows: The number of examples.
-        measures: By model ("teacher", "student", "baseline") and name, value and standard error.
-        differences: Student minus teacher, or minus baseline, with the paired standard error.
+        measures: By model ("teacher", "student"; on labels alone "baseline", the same student, and
+            "trees") and name, value and standard error.
+        differences: Student minus another model, with the paired standard error.
         task: "classification", "multilabel" or "regression".
         classes: Names of the classes, labels or targets.
         names: Headings of the table's columns, by model.
@@ -56,6 +62,7 @@ class Fidelity(Comparison):
         unchecked: Classes with too few test rows; None in older reports, without this check.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
+        by_class: The recall of each class or label, and the student's KL among its rows.
         worse: Columns and groups where the student is worse by more than three standard errors.
         calibration: By model, columns "confidence", "frequency", "std_error" and "count" by bin.
         disagreements: The rows on which both differ most: "row", "size", predictions, "label".
@@ -80,6 +87,7 @@ class Fidelity(Comparison):
     notes: list[str] = field(default_factory=list)
     costs: dict[str, Cost] = field(default_factory=dict)
     by_group: dict[str, dict[str, Comparison]] = field(default_factory=dict)
+    by_class: dict[str, Comparison] = field(default_factory=dict)
 
     @property
     def labelled(self) -> bool:
@@ -94,19 +102,25 @@ class Fidelity(Comparison):
         r"""The result in one sentence."""
         return tables.sentence(self)
 
+    def need(self) -> str:
+        r"""A sentence: did you need the teacher? Empty where nothing was trained on labels."""
+        return tables.need(self)
+
     def __str__(self) -> str:
-        groups = [tables.group_table(self)] if self.by_group else []
-        text = table_text(self.table(), *groups).rstrip()
+        further = [tables.class_table(self)] if self.by_class else []
+        further += [tables.group_table(self)] if self.by_group else []
+        text = table_text(self.table(), *further).rstrip()
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
         notes += [*tables.remarks(self), *self.notes]
-        return visible("\n".join([text, *notes, self.sentence()]))
+        return visible("\n".join(filter(None, [text, *notes, self.sentence(), self.need()])))
 
     __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
-        return plain({"format": FORMAT, "sentence": self.sentence(), **asdict(self)})
+        words = {"sentence": self.sentence(), "need": self.need()}
+        return plain({"format": FORMAT, **words, **asdict(self)})
 
     @classmethod
     @checked_arguments
@@ -117,7 +131,7 @@ class Fidelity(Comparison):
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
         lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
         saved = {name.replace("kept", "retention"): saved[name] for name in saved}
-        saved = {"retention_by": {}, "notes": [], **lacking, **saved}
+        saved = {"retention_by": {}, "notes": [], "by_class": {}, **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
         values |= vars(Comparison.from_saved(saved))
         for name in ("rarest", "worst"):
@@ -134,6 +148,8 @@ class Fidelity(Comparison):
             column: {group: Comparison.from_saved(part) for group, part in parts.items()}
             for column, parts in saved["by_group"].items()
         }
+        classes = saved["by_class"].items()
+        values["by_class"] = {name: Comparison.from_saved(part) for name, part in classes}
         return cls(**values)
 
     @checked_arguments
@@ -167,11 +183,13 @@ def fidelity(
     classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
     teacher_cost: CostLike = None, student_cost: CostLike = None, baseline_cost: CostLike = None,
     names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
+    sample_weight: object = None, trees: object = None, trees_cost: CostLike = None,
 ) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
     They are probabilities, of several labels independent ones, or values. `y` has names in
-    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame.
+    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame;
+    `sample_weight` (n,) are weights of the rows in all measures.
 
     >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
     >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
@@ -181,15 +199,16 @@ def fidelity(
     for name in (names or {}).keys() - NAMES.keys():
         raise ArgumentError.unknown("names", name, NAMES)
     seed = integer("seed", seed, "a whole number from 0", 0)
-    by_model = {"teacher": teacher, "student": student, "baseline": baseline}
-    data = comparison.align(task, by_model, y, classes)
+    by_model = {"teacher": teacher, "student": student, "baseline": baseline, "trees": trees}
+    data = comparison.align(task, by_model, y, classes, sample_weight)
     rare = rare_classes(data)
     parts = comparison.by_column(data, seed)
     parts |= comparison.by_group(data, {} if groups is None else groups, seed)
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
-    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": baseline_cost}
+    costs = {"teacher": teacher_cost, "student": student_cost}
+    costs |= {"baseline": baseline_cost, "trees": trees_cost}
     curves = {}
     if data.y is not None and task != "regression":
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
@@ -201,7 +220,8 @@ def fidelity(
         retention_by=shares,
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
-        by_group=parts, worse=comparison.worse(task, data.y is not None, parts),
+        by_class=comparison.by_class(data), by_group=parts,
+        worse=comparison.worse(task, data.y is not None, parts),
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data, seed),
         notes=list(notes),
     )  # fmt: skip
@@ -274,7 +294,8 @@ def rare_classes(data: Predictions) -> RareClasses:
         return RareClasses()
     truth, classes = data.decisions(data.truth), []
     whose = "" if data.y is not None else "the teacher's "
-    single, n, counts = data.task == "classification", len(truth), truth.sum(0)
+    used = np.broadcast_to(data.weight, len(truth)) > 0
+    single, n, counts = data.task == "classification", int(used.sum()), truth[used].sum(0)
     for k, name in enumerate(data.classes):
         short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
         title, count = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
@@ -292,17 +313,22 @@ def rare_classes(data: Predictions) -> RareClasses:
     rarest = min(rare, key=lambda c: c.tally.rows)
     worst, lost = _worst(data, enough, truth)
     in_rarest, in_worst = rarest.members(truth) > 0, worst.members(truth) > 0
-    rows = {}
+    rows, w, teacher = {}, data.weight, data.by_model["teacher"]
+    column = slice(None) if single else slice(rarest.column, rarest.column + 1)
+    divergence = measures.MEASURES["kl"].rows[data.task]
     for model, p in data.by_model.items():
         if data.y is None and model == "teacher":  # which is the truth
             continue
         scores = p[:, rarest.column] if rarest.present else 1 - p[:, rarest.column]
         detected = data.decisions(p)
         rows[model] = {
-            "average_precision": measures.average_precision(scores, in_rarest),
-            "rare_recall": recall(rarest.members(detected), in_rarest),
-            "worst_recall": recall(worst.members(detected), in_worst),
+            "average_precision": measures.average_precision(scores, in_rarest, w),
+            "rare_recall": class_mean(rarest.members(detected), in_rarest, w),
+            "worst_recall": class_mean(worst.members(detected), in_worst, w),
         }
+        if model != "teacher":
+            kl = divergence(teacher[:, column], p[:, column])
+            rows[model]["rare_kl"] = class_mean(kl, in_rarest, w)
     return RareClasses(rarest.tally, worst.tally, unchecked, rows, lost)
 
 
@@ -318,10 +344,12 @@ def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple
     def rank(c: _Class) -> tuple[bool, float, int, int, bool]:
         members = c.members(truth) > 0
         # without labels the teacher is the truth, and so detects every member
-        hits, teacher_hits = (c.members(decisions)[members] for decisions in (student, teacher))
-        gap = mean(hits - overall * teacher_hits)
+        w = data.weights(members)
+        hits, teacher_hits = (c.members(part)[members] for part in (student, teacher))
+        gap = mean(weighted(hits - overall * teacher_hits, w))
         clear = gap.value < 0 and -gap.value > 3 * gap.std_error
-        share = hits.mean() / teacher_hits.mean() if teacher_hits.any() else math.inf
+        most = (w * teacher_hits).mean()
+        share = (w * hits).mean() / most if most > 0 else math.inf
         return not clear, share, c.tally.rows, c.column, c.present
 
     worst = min(classes, key=rank)
@@ -337,7 +365,7 @@ def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figu
     )
     if overall not in teacher or np.isnan(teacher[overall]).any():  # no labels, or no variation
         overall = "teacher_r2" if regression else "agreement"
-    names = [overall, *rare.rows.get("student", {})]
+    names = [overall, *(name for name in rare.rows.get("student", {}) if name != "rare_kl")]
     if "worst_recall" in names and (not rare.lost or rare.worst == rare.rarest):
         names.remove("worst_recall")
     return overall, {name: ratio(student[name], teacher.get(name)) for name in names}

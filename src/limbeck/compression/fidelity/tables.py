@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from limbeck.compression.fidelity.report import ClassCount, Fidelity
 
 LITTLE = 0.9  # a retention below this is "only" so much
+NOTHING = 0.01  # an accuracy, R² or log probability that is not worth a teacher
 MAX_GROUPS, MAX_NAMED = 16, 5  # groups in a table, and groups or classes in a sentence
 # words for less, more and as much
 SMALLER, FASTER = ("smaller", "larger", "as large"), ("faster", "slower", "as fast")
@@ -151,6 +152,31 @@ def group_table(report: Fidelity) -> Table:
     return result
 
 
+def class_table(report: Fidelity) -> Table:
+    r"""The recall of each class; of many, those that lose most."""
+    parts, title = list(report.by_class.items()), "recall by class"
+    models = ["teacher", "student"] if report.labelled else ["student"]
+
+    def lost(part: tuple[str, Comparison]) -> float:
+        return part[1].differences.get("teacher", part[1].measures["student"])["recall"].value
+
+    if len(parts) > MAX_GROUPS:
+        title += f" (the {MAX_GROUPS} that lose most, of {len(parts)})"
+        parts.sort(key=lost)
+    result = PlainTable(title=title, title_justify="left")
+    gaps = ["student − teacher"] * report.labelled
+    for head in ("class", "rows", *models, *gaps, "KL from teacher"):
+        result.add_column(head, justify="left" if head == "class" else "right", overflow="fold")
+    for name, part in parts[:MAX_GROUPS]:
+        cells = [figure_in_words("rare_recall", part.measures[m]["recall"]) for m in models]
+        if report.labelled:
+            gap = part.differences["teacher"]["recall"]
+            cells.append(figure_in_words("rare_recall", gap, signed=True))
+        divergence = figure_in_words("kl", part.measures["student"]["kl"])
+        result.add_row(name, f"{part.rows:,}", *cells, divergence)
+    return result
+
+
 def _groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
     r"""Columns, groups and their measures, in their order or the worst first."""
     parts = [(c, g, part) for c, groups in report.by_group.items() for g, part in groups.items()]
@@ -193,7 +219,7 @@ def sentence(report: Fidelity) -> str:
     *first, last = verbs
     text = f"{', '.join(first)} and {last}" if first else last
     notes = "; ".join(["", *rare_class_notes(report)])
-    return f"The student {text}{_baseline(report)}{notes}."
+    return f"The student {text}{notes}."
 
 
 def measure_title(report: Fidelity, name: str) -> str:
@@ -207,10 +233,10 @@ def _class_count(report: Fidelity, name: str) -> ClassCount | None:
     return of_class if MEASURES[name].class_title else None
 
 
-def retention_noun(report: Fidelity) -> str:
-    r"""The main measure: "the teacher's accuracy", "the teacher's recall of class fraud"."""
+def retention_noun(report: Fidelity, name: str = "") -> str:
+    r"""A measure, or the main one: "the teacher's accuracy", "… recall of class fraud"."""
     owner = "the teacher's "
-    return owner + measure_title(report, report.main).replace(owner, "")
+    return owner + measure_title(report, name or report.main).replace(owner, "")
 
 
 def _quality(report: Fidelity) -> str:
@@ -289,24 +315,34 @@ def _savings(report: Fidelity) -> list[str]:
     return savings
 
 
-def _baseline(report: Fidelity) -> str:
-    r"""How the same student does without a teacher, overall and by the main measure."""
-    gaps = report.differences.get("baseline", {})
-    overall = [name for name in ("accuracy", "r2", "agreement", "teacher_r2") if name in gaps][:1]
-    outcomes: dict[str, list[str]] = {}
-    for name in dict.fromkeys([*overall, *({report.main} & gaps.keys())]):
-        gap = gaps[name]
-        outcome = "does less well" if gap.value > 0 else "does better"
-        if math.isnan(gap.std_error):  # a single row
-            outcome = "cannot be compared on one row"
-        elif abs(gap.value) <= 2 * gap.std_error:
-            outcome = "does as well"
-        value = _value(report, "baseline", name)
-        outcomes.setdefault(outcome, []).append(f"{measure_title(report, name)} {value}")
-    if not outcomes:
+def need(report: Fidelity) -> str:
+    r"""Whether the teacher was needed: the student beside the best model on labels alone."""
+    others = [model for model in ("baseline", "trees") if model in report.measures]
+    if not others:
         return ""
-    texts = [f"{outcome} ({', '.join(values)})" for outcome, values in outcomes.items()]
-    return f"; trained on the labels alone, the same student {' and '.join(texts)}"
+    question = "Did you need the teacher?"
+    if not report.labelled:
+        return f"{question} It cannot be told without true labels of the test rows."
+    names = ["r2"] if report.task == "regression" else ["accuracy", "log_probability"]
+    names += [report.main] if MEASURES[report.main].class_title else []
+    texts, outcomes = [], set()
+    for name in names:
+        gaps = {model: report.differences[model][name] for model in others}
+        best = min(gaps, key=lambda model: gaps[model].value)
+        value, error = gaps[best]
+        # with two standard errors, of more or of less; or the most that it can be is nothing
+        outcome = "more" if value > 2 * error else "less" if value < -2 * error else "unclear"
+        outcomes.add("none" if outcome == "unclear" and value + 2 * error < NOTHING else outcome)
+        one, two = (figure_in_words(name, report.measures[m][name]) for m in ("student", best))
+        gap = figure_in_words(name, gaps[best], signed=True, points=" points")
+        title = measure_title(report, name)
+        texts.append(f"{title} {one} against {two} of {report.names[best]} ({gap or '–'})")
+    answer = "It cannot be told"
+    if "more" in outcomes and "less" not in outcomes:
+        answer = "Yes"
+    elif outcomes <= {"less", "none"}:
+        answer = "No"
+    return f"{question} {answer}: the student has {', '.join(texts)}."
 
 
 def rare_class_notes(report: Fidelity) -> list[str]:
