@@ -25,14 +25,16 @@ from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat, read_rows
-from limbeck.compression.students import predictions, sizes
+from limbeck.compression.students import FITTED, predictions, sizes
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
+from limbeck.models.tree import is_tree_estimator
 from limbeck.outputs import FORMS
 from limbeck.progress import tracked
-from limbeck.tables.table import Table, code_note
+from limbeck.tables.reading import repeated_numbers
+from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import as_rows, count, select
@@ -43,6 +45,7 @@ from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
+CLEARLY = 0.9  # of a measure, below which another one is better, and not by chance
 PILOT_STEPS = 400  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
@@ -173,14 +176,18 @@ def compress(
     if is_auto(inputs):
         names = candidates(data.format, problem.x, problem.live, pool)
         recipe, tried = best_inputs(problem, recipe, names)
+    note = None
+    fitted = isinstance(student, str) and student in FITTED
+    if table is None and not (
+        isinstance(student, nn.Module) or fitted or is_tree_estimator(student)
+    ):
+        problem, more, note = best_columns(problem, recipe, data)
+        tried += more
     if is_auto(student):
         result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
         tried += sizes_tried
     else:
         result = train(problem, recipe, student)
-    note = None
-    if isinstance(data.format, TableFormat) and isinstance(problem.x, dict):
-        note = code_note(data.format.table, problem.x, problem.targets)
     notes = [text for text in (note, leak) if text]
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
@@ -291,18 +298,55 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
     r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
-    student = (50, 30) if is_auto(recipe.student) else recipe.student
-    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
     scores = {}
     for name in tracked(names, "trying inputs", problem.query.progress):
-        training = _in_folder(recipe.training, f"inputs-{name}")
-        training = replace(training, progress=False, callbacks=None)
-        result = train(problem, Recipe(student, name, recipe.pool, steps, training))
+        result = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}")
         scores[name] = held_out_mean(problem, result, "kl")
     training = _in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(scores, key=lambda name: scores[name])
     tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
     return replace(recipe, inputs=best, training=training), tried
+
+
+def best_columns(
+    problem: Problem, recipe: Recipe, data: Rows
+) -> tuple[Problem, Trials, str | None]:
+    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
+    layout, x = problem.format, problem.held_out
+    names: list[Any] = []
+    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
+        names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
+    if not names:
+        return problem, [], None
+    table = Table(data.given, categories=names)
+    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
+    held_out = coded.encode(problem.held_out_given)
+    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
+    as_codes = replace(
+        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
+    )
+    as_codes.targets = problem.targets
+    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
+    scores, count = {}, rows(held_out)
+    for kind, choice in {"numbers": problem, "categories": as_codes}.items():
+        result = _pilot(choice, recipe, f"columns-{kind}")
+        scores[kind] = held_out_mean(choice, result, "kl", count)
+    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
+    if scores["categories"] > CLEARLY * scores["numbers"]:
+        return problem, tried, None
+    way = f"table=limbeck.Table(X) keeps {'them' if names[1:] else 'it'} as numbers"
+    return as_codes, tried, f"Note: {shown} treated as categories, which is nearer; {way}."
+
+
+def _pilot(problem: Problem, recipe: Recipe, name: str) -> Result:
+    r"""A student of a short run, of fewer inputs than the last one."""
+    student = (50, 30) if is_auto(recipe.student) else recipe.student
+    training = replace(_in_folder(recipe.training, name), progress=False, callbacks=None)
+    pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
+    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
+    return train(
+        problem, replace(recipe, student=student, pool=pool, steps=steps, training=training)
+    )
 
 
 def grow_student(
@@ -337,12 +381,17 @@ def _in_folder(training: Training, name: str) -> Training:
     return replace(training, checkpoint=Path(training.checkpoint) / name)
 
 
-def held_out_mean(problem: Problem, result: Result, measure: str) -> float:
-    r"""A measure of the student against its teacher at held-out inputs; 1 − R² for regression."""
+def held_out_mean(
+    problem: Problem, result: Result, measure: str, count: int | None = None
+) -> float:
+    r"""A measure of the student against its teacher at held-out inputs, or the first so many.
+
+    It is 1 − R² for regression.
+    """
     assert problem.held_out is not None
     task, form = problem.teacher.task, result.settings.get("student_output")
     student = predictions(result.student, problem.held_out, task, form)
-    teacher = problem.held_out_targets
+    student, teacher = student[:count], problem.held_out_targets[:count]
     if task == "regression":
         variance = np.maximum(teacher.var(0), np.finfo(float).tiny)
         return float((((teacher - student) ** 2).mean(0) / variance).mean())

@@ -20,6 +20,7 @@ OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infer
 }  # fmt: skip
 
 FEW_VALUES = 128  # different values up to which a number may have a knot at each
+MOST_CODES = 4096  # different values up to which numbers may be codes
 MOST_FEATURES = 1024  # of all numbers with a knot at each value
 MOST_NUMBERS = 256  # columns of numbers up to which they have knots; more are pixels or genes
 
@@ -198,37 +199,13 @@ def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, li
     return knots
 
 
-def is_code(column: Number, x: dict[str, Tensor], targets: np.ndarray) -> bool:
-    r"""Whether predictions (n, K) go up and down along a column of few whole numbers."""
-    present = slice(None) if column.mask is None else ~x[column.mask].numpy()
-    values, y = x[column.key].numpy()[present], targets[present]
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    common = np.flatnonzero(count >= 5)
-    count = count[common]
-    rows = int(count.sum())
-    is_code = 4 <= len(common) <= rows / 10  # counts and amounts mostly have more values
-    if not is_code or rows < 0.9 * len(values):  # a tail of rare values is one of amounts
-        return False
-    mean, square = (  # (K, values)
-        np.stack([np.bincount(place, column**power)[common] / count for column in y.T])
-        for power in (1, 2)
-    )
-    error = np.sqrt(np.maximum(square - mean**2, 0) / count)
-    output = int((mean.std(1) / np.maximum(y.std(0), np.finfo(float).tiny)).argmax())
-    turns = _turns(mean[output], error[output])
-    return turns >= max(2, 0.2 * len(common))  # by chance there are 0.67 turns a value
-
-
-def _turns(mean: np.ndarray, error: np.ndarray) -> int:
-    r"""How often a curve turns up or down, without changes that are small or noise."""
-    steep = 0.15 * float(mean.max() - mean.min())
-    turns, direction, last = 0, 0, 0
-    for k in range(1, len(mean)):
-        change = mean[k] - mean[last]
-        sign = 1 if change > 0 else -1
-        if sign == direction:  # farther the same way
-            last = k
-        elif abs(change) > max(steep, 3 * np.hypot(error[k], error[last])):
-            turns += direction != 0
-            direction, last = sign, k
-    return turns
+def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list[Any]:
+    r"""Names of columns whose numbers may be codes: too many for knots, each of them repeated."""
+    names = []
+    for column in columns:
+        present = x[column.key].numpy()
+        present = present if column.mask is None else present[~x[column.mask].numpy()]
+        count = len(np.unique(present))
+        if FEW_VALUES < count <= min(MOST_CODES, len(present) / 5) and column.kind != "date":
+            names.append(column.name)
+    return names

@@ -31,7 +31,7 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import Category, Column, Number, column_of, pandas
 from limbeck.tables.few_rows import FEW_ROWS, FewRowsReader, Matrices
-from limbeck.tables.reading import FEW_VALUES, is_code, knots_of, read
+from limbeck.tables.reading import knots_of, read
 from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
 
@@ -276,22 +276,6 @@ class Table:
         if len(self.columns) > shown:
             table.add_row(f"and {len(self.columns) - shown:,} more")
         return table_text(table).rstrip()
-
-
-def code_note(table: Table, x: dict[str, Tensor], targets: np.ndarray) -> str | None:
-    r"""A note on the columns that look like codes; None if no column does."""
-    # a few values have a knot each, whatever they mean
-    counts = [c for c in table.numbers if c.counts and len(x[c.key].unique()) > FEW_VALUES]
-    # tables of more than 100 hold pixels or counts
-    if len(counts) > 100 or not (codes := [c for c in counts if is_code(c, x, targets)]):
-        return None
-    names = [column.name for column in codes]
-    text = f"column {names[0]!r}: it looks like a code, but is"
-    if len(names) > 1:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        text = f"columns {', '.join(map(repr, names[:3]))}{more}: they look like codes, but are"
-    way = f"table=limbeck.Table(X, categories={names[:3]}) treats them as categories."
-    return f"Note: {text} treated as continuous numbers; {way}"
 
 
 def as_frame(df: object) -> Any:
