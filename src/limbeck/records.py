@@ -94,7 +94,7 @@ def read_value(value: Any, kind: Any, where: str) -> Any:
     if origin is dict:
         return {name: read_value(v, parts[1], f"{where}.{name}") for name, v in value.items()}
     if origin in (list, tuple):
-        if parts[0] is AnyNumber and all(type(item) is float for item in value):
+        if parts[:1] == (AnyNumber,) and all(type(item) is float for item in value):
             return value  # a long history
         each = parts[:1] * len(value) if origin is list or parts[-1] is ... else parts
         if len(each) != len(value):

@@ -49,6 +49,14 @@ net = Net()
 """
 
 
+@pytest.fixture(autouse=True)
+def usual_signal():
+    r"""Ctrl-C as a terminal has it, also where tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def student(folder):
     return read_tensors(Path(folder) / STUDENT)[0]
 

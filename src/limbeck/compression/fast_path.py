@@ -134,8 +134,7 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
     embedded = [(k, weight.numpy()) for k, weight in zip(places, weights, strict=True)]
 
     def features(X: Any) -> np.ndarray | None:
-        rows = table.few_rows(X) if hasattr(X, "iloc") and hasattr(X, "columns") else None
-        if rows is None:
+        if (rows := table.few_rows(X)) is None:
             return None
         x = rows.numbers.astype(np.float32)
         parts = [(x[:, order] - mean) / scale]

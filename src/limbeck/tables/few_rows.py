@@ -76,7 +76,7 @@ def _code(value: Any, known: dict[Any, int], column: Category) -> int:
     if (code := known.get(value)) is not None:
         return code
     missing = pandas().isna(value) is True
-    text = isinstance(column.categories[0], str)
+    text = any(isinstance(category, str) for category in column.categories)
     if not column.missing if missing else isinstance(value, str) != text:
         raise ValueError
     return column.gone if missing else column.unknown

@@ -188,11 +188,12 @@ def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, li
     if len(values) > MOST_NUMBERS:
         return {}
     knots, left = {}, MOST_FEATURES
-    levels = np.linspace(0, 1, 1 + min(32, max(4, MOST_FEATURES // 2 // max(1, len(values)))))
+    most = min(32, max(4, MOST_FEATURES // 2 // max(1, len(values))))
     distinct = {key: np.unique(present) for key, present in values.items()}
     for key in sorted(distinct, key=lambda key: len(distinct[key])):
-        bends = distinct[key]
-        if len(bends) > FEW_VALUES or len(bends) > left:
+        bends, rows = distinct[key], len(values[key])
+        if len(bends) > min(FEW_VALUES, left, rows // 3):
+            levels = np.linspace(0, 1, 1 + min(most, rows // 20))  # each between some rows
             bends = np.unique(np.quantile(values[key], levels).astype(np.float32))
         left -= len(bends)
         knots[key] = bends.tolist() if len(bends) > 2 else []  # two values are on a line

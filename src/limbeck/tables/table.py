@@ -162,7 +162,8 @@ class Table:
 
     def few_rows(self, frame: UserObject[Any]) -> Matrices | None:
         r"""The same of a few rows as matrices; None of others, and of values to be refused."""
-        if len(frame) > FEW_ROWS:
+        is_frame = hasattr(frame, "iloc") and hasattr(frame, "columns")
+        if not is_frame or len(frame) > FEW_ROWS:
             return None
         names, dtypes, reader = frame.columns.tolist(), frame.dtypes.tolist(), self._reader
         if reader is None or reader.names != names or reader.dtypes != dtypes:
@@ -205,7 +206,7 @@ class Table:
         self,
         embed: Count | Annotated[str, Choice("auto", "one_hot")] = "auto",
         *,
-        data: UserObject[Mapping[str, Tensor] | None] = None,
+        data: UserObject[object] = None,
         generator: torch.Generator | None = None,
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
@@ -213,11 +214,11 @@ class Table:
         Arguments:
             embed: The size of embeddings, or "one_hot" for none. Default: "auto", one-hot up to 16
                 categories, else an embedding whose size grows with their number.
-            data: Tensors of rows, by which numbers get knots, so that a student can bend there as
-                trees do. Default: None, no knots.
+            data: Rows, a frame or its tensors, by which numbers get knots, so that a student can
+                bend there as trees do. Default: None, no knots.
             generator: Of the embeddings. Default: None, the same ones each time.
         """
-        knots = {} if data is None else knots_of(self.numbers, data)
+        knots = {} if data is None else knots_of(self.numbers, self._tensors(data))
         numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
         coded = [column for column in self.varying if isinstance(column, Category)]
         categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]
@@ -233,12 +234,15 @@ class Table:
 
         Where a number is taken from the neighbour, so is whether it is missing.
         """
-        tensors = isinstance(data, Mapping) and all(isinstance(v, Tensor) for v in data.values())
-        parts = dict(data) if tensors else self.encode(data)
-        if tensors:
-            self.to_frame(parts)  # which refuses tensors of another table
         options = {"swap": swap, "local_variance": local_variance, "seed": seed, "weight": weight}
-        return TableMunge(self, parts, **options)
+        return TableMunge(self, self._tensors(data), **options)
+
+    def _tensors(self, data: object) -> dict[str, Tensor]:
+        r"""The tensors of a frame, or tensors of this table themselves."""
+        if not isinstance(data, Mapping) or not all(isinstance(v, Tensor) for v in data.values()):
+            return self.encode(data)
+        self.to_frame(data)  # which refuses tensors of another table
+        return dict(data)
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
