@@ -74,20 +74,25 @@ def float_type(source: Inputs, seed: int) -> torch.dtype:
     return torch.float64
 
 
-def fresh_with_weights(
-    source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False,
+def prepared(
+    source: str | Inputs, layout: RowFormat, x: X, seed: int, progress: bool = False,
     weight: Any = None,
-) -> tuple[X, np.ndarray]:  # fmt: skip
-    r"""A given number of inputs of a generator, with the types of the rows, and their weights."""
+) -> Inputs:  # fmt: skip
+    r"""A generator by name, or the user's own, seeded, on the CPU, with the types of the rows."""
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
         source = generator(source, layout, x, seed=seed, progress=progress, weight=weight)
     elif dtype == torch.float64:
         dtype = float_type(source, seed)
     source.to(torch.device("cpu"), dtype, seed)
+    return source
+
+
+def drawn(source: Inputs, count: int, most: int) -> tuple[X, np.ndarray]:
+    r"""The next inputs of a generator, at most so many at once, and their weights."""
     parts, weights, missing = [], [], count
     while missing:
-        batch = source(min(missing, rows(x)))
+        batch = source(min(missing, most))
         parts.append(batch.x)
         missing -= rows(batch.x)
         ones = np.ones(rows(batch.x))
@@ -99,7 +104,7 @@ def fresh(
     source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
 ) -> X:
     r"""A given number of inputs of a generator, with the types of the rows."""
-    return fresh_with_weights(source, layout, x, count, seed, progress)[0]
+    return drawn(prepared(source, layout, x, seed, progress), count, rows(x))[0]
 
 
 def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from limbeck import losses
 from limbeck import outputs as forms
 from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
-from limbeck.compression.generators import float_type, fresh_with_weights, generator
+from limbeck.compression.generators import drawn, float_type, generator, prepared
 from limbeck.compression.rows import RowFormat
 from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
 from limbeck.errors import ArgumentError
@@ -38,8 +38,11 @@ from limbeck.teachers.stored import Stored
 from limbeck.training import distill as loop
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.result import History, Result
+from limbeck.training.schedules import Cosine
 
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
+MOST_FIXED = 2**27  # features of a table's inputs up to which they are computed only once
+WARMUP = 0.05  # of the steps; without it the first ones, at that rate, are never made good for
 RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
 
 
@@ -51,6 +54,7 @@ class Pool:
     targets: np.ndarray
     weight: np.ndarray | None = None  # (n,), of mean 1 at the user's rows
     derivatives: dict[str, Tensor] = field(default_factory=dict)
+    source: Inputs | None = None  # of further inputs
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Problem:
     fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
-    pools: dict[tuple[str | Inputs, int, int], Pool] = field(default_factory=dict, init=False)
+    pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
 
     @property
     def weight(self) -> np.ndarray | None:
@@ -128,18 +132,24 @@ class Problem:
 
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
-        missing = max(0, size - rows(self.x)) if source != "data" else 0
-        key = (source, missing, seed)
-        if key not in self.pools:
-            x, targets, weight = self.x, self.targets, self.weight
-            if missing:
-                options = (missing, seed, self.query.progress, weight)
-                more, more_weight = fresh_with_weights(source, self.format, self.x, *options)
-                x = join([x, more])
-                targets = np.concatenate([targets, self.ask(self.format.decode(more))])
-                weight = None if weight is None else np.concatenate([weight, more_weight])
-            self.pools[key] = Pool(x, targets, weight)
-        return self.pools[key]
+        n = rows(self.x)
+        size, weight = n if source == "data" else max(n, size), self.weight
+        pool = self.pools.get((source, seed), Pool(self.x, self.targets, weight))
+        if missing := max(0, size - rows(pool.x)):  # a larger pool has the inputs of a smaller one
+            inputs = pool.source
+            if inputs is None:
+                options = (seed, self.query.progress, weight)
+                inputs = prepared(source, self.format, self.x, *options)
+            more, more_weight = drawn(inputs, missing, n)
+            targets = np.concatenate([pool.targets, self.ask(self.format.decode(more))])
+            if weight is not None:
+                weight = np.concatenate([pool.weight, more_weight])
+            pool = Pool(join([pool.x, more]), targets, weight, source=inputs)
+        self.pools[source, seed] = pool
+        if size == rows(pool.x):
+            return pool
+        weight = None if pool.weight is None else pool.weight[:size]
+        return Pool(part_of(pool.x, 0, size), pool.targets[:size], weight)
 
     def stored(self, pool: Pool, shift: Tensor, scale: Tensor) -> Stored:
         r"""The pool's targets t as a teacher that looks up (t − shift) / scale."""
@@ -199,6 +209,7 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     shift, scale = problem.unit(student)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
+    trained = student
     exact = not isinstance(student, Preprocessed) and _wide(problem)
     if (problem.live and not exact) or not isinstance(recipe.inputs, str):
         source = _live_inputs(problem, recipe, student)
@@ -210,15 +221,30 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
         size = max(rows(problem.x), recipe.pool)
     else:
         pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
-        source = Dataset(student_inputs(student, pool.x), weight=pool.weight)
+        x = student_inputs(student, pool.x)
+        if training.callbacks is None and _has_fixed_features(student, rows(x)):
+            trained, x = student.network, students.encoded(x, student.encoder)  # type: ignore[assignment,arg-type]
+        source = Dataset(x, weight=pool.weight)
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
     steps = recipe.steps or default_steps(size, training.batch_size)
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         training = replace(training, batch_size=_batch_size(training, rows(problem.x)))
-    result = loop.train(teacher, student, source, problem.loss, replace(training, steps=steps))
+    result = loop.train(teacher, trained, source, problem.loss, replace(training, steps=steps))
+    if trained is not student:
+        shapes = {name: list(part.shape[1:]) for name, part in floats(problem.x).items()}
+        result = replace(
+            result, student=student, settings=result.settings | {"input_shape": shapes}
+        )
     finish_student(student, shift, scale)
     return result
+
+
+def _has_fixed_features(student: nn.Module, n: int) -> bool:
+    r"""Whether a student's encoder, without parameters, need not be run in each step."""
+    encoder = getattr(student, "encoder", None)
+    small = isinstance(encoder, TableEncoder) and n * encoder.width <= MOST_FIXED
+    return small and type(student) is Preprocessed and not list(encoder.parameters())  # type: ignore[union-attr]
 
 
 def make_student(
@@ -264,9 +290,10 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
         with torch.no_grad():
             outputs = student(student_inputs(student, part_of(x, 0, 8)))
             form = forms.recognise(outputs) or "logits"
+    schedule = training.schedule
     if isinstance(student, Preprocessed) and has_default_update(training):
-        rate = RATE
-    return replace(training, student_output=form, lr=rate)
+        rate, schedule = RATE, Cosine(WARMUP) if is_auto(schedule) else schedule
+    return replace(training, student_output=form, lr=rate, schedule=schedule)
 
 
 def is_auto(choice: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils import data
 
 from limbeck import arguments as arg
@@ -83,6 +84,9 @@ class Augment(Nested):
         return Batch(x, batch.y, batch.weight)
 
 
+FEW_CATEGORIES = 32  # up to which products of indicators are faster than comparisons
+
+
 def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int = 2**24) -> Tensor:
     r"""The number (N,) of the row nearest to each row, other than itself.
 
@@ -92,6 +96,7 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     """
     coordinates = []  # columns whose squared differences add up
     codes = []  # categorical columns (N,) that must be compared
+    indicators = []  # (N, categories) of those with few, whose products count what is equal
     for name, part in parts.items():
         wide = widest_float(part.device)
         columns = part.reshape(len(part), -1).to(wide if part.is_floating_point() else torch.int64)
@@ -100,8 +105,14 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         simple = ~categorical[name].reshape(-1) | ((columns == low) | (columns == high)).all(0)
         extent = torch.where(high > low, high - low, 1)
         coordinates.append(((columns - low)[:, simple] / extent[simple]).to(wide) - 0.5)
-        codes += [column.contiguous() for column in columns[:, ~simple].unbind(1)]
+        for column in columns[:, ~simple].unbind(1):
+            values, places = torch.unique(column, return_inverse=True)
+            if len(values) <= FEW_CATEGORIES:
+                indicators.append(functional.one_hot(places, len(values)).float())
+            else:
+                codes.append(column.contiguous())
     points = torch.cat(coordinates, 1)
+    flags = torch.cat(indicators, 1) if indicators else None
     rows, squares = len(points), points.square().sum(1)
     step = max(1, block // rows)
     neighbours = []
@@ -109,6 +120,8 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         block_rows = slice(start, start + step)
         # (block, N), less each row's own square, which is the same for all of its candidates
         distance = torch.addmm(squares, points[block_rows], points.T, alpha=-2)
+        if flags is not None:
+            distance -= flags[block_rows] @ flags.T
         for code in codes:
             distance += code[block_rows, None] != code
         distance.diagonal(start).fill_(torch.inf)
