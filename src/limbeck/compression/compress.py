@@ -45,7 +45,8 @@ from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
-CLEARLY = 0.9  # of a measure, below which another one is better, and not by chance
+# categories are larger, and know no values between: what they must gain, as a fraction and at least
+CLEARLY, MATERIALLY = 0.75, 0.005
 PILOT_STEPS = 400  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
@@ -332,7 +333,8 @@ def best_columns(
         result = _pilot(choice, recipe, f"columns-{kind}")
         scores[kind] = held_out_mean(choice, result, "kl", count)
     tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
-    if scores["categories"] > CLEARLY * scores["numbers"]:
+    gain = scores["numbers"] - scores["categories"]
+    if gain < MATERIALLY or scores["categories"] > CLEARLY * scores["numbers"]:
         return problem, tried, None
     way = f"table=limbeck.Table(X) keeps {'them' if names[1:] else 'it'} as numbers"
     return as_codes, tried, f"Note: {shown} treated as categories, which is nearer; {way}."
