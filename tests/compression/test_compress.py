@@ -352,3 +352,17 @@ def test_predictions_leave_a_student_in_its_mode():
     np.testing.assert_array_equal(one, two)
     assert student.training
     assert student[0].training
+
+
+def test_no_input_is_labelled_twice(cancer):
+    forest, X, *_ = cancer
+    seen = []
+
+    def teacher(x):
+        seen.append(np.asarray(x))
+        return forest.predict_proba(x)
+
+    compress(teacher, X, task="classification", pool=10_500, steps=20, progress=False)
+    every = np.concatenate(seen)
+    assert len(every) > 20_000  # two kinds of inputs were tried, with 10,000 each
+    assert len(every) - len(np.unique(every, axis=0)) <= 100  # those that it was tried at first

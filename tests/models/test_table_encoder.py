@@ -2,10 +2,13 @@ r"""The encoder: features by their definition, derivatives, traces, specs."""
 
 import json
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+import limbeck as lb
 from limbeck.models.table_encoder import TableEncoder, embedding_size
 from tests.refusals import refused
 
@@ -122,3 +125,59 @@ def test_what_is_no_batch_of_the_table_is_refused():
 def test_it_counts_itself():
     text = repr(nn.Sequential(encoder()))
     assert "numbers=2, masks=1, categories=3" in text
+
+
+def test_between_knots_a_feature_goes_from_0_to_1():
+    numbers = [("a", None, 0.0, 2.0, 0.0), ("b", "gone", 1.0, 1.0, 3.0)]
+    encoder = TableEncoder(numbers, [], knots=[[0.0, 1.0, 4.0], [2.0, 4.0]])
+    x = {"a": torch.tensor([-1.0, 0.5, 2.5, 9.0]), "b": torch.tensor([0.0, 2.5, 5.0, 0.0])}
+    x["gone"] = torch.tensor([False, False, False, True])
+    expected = [  # b, with a mask, comes first; a missing value is as its fill of 3
+        [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0],
+        [1.5, 0.25, 0.25, 0.5, 0.0, 0.0],
+        [4.0, 1.25, 1.0, 1.0, 0.5, 0.0],
+        [2.0, 4.5, 0.5, 1.0, 1.0, 1.0],
+    ]
+    torch.testing.assert_close(encoder(x), torch.tensor(expected))
+    assert encoder.width == 6
+    again = TableEncoder.from_spec(json.loads(json.dumps(encoder.spec())))
+    again.load_state_dict(encoder.state_dict())
+    torch.testing.assert_close(again(x), encoder(x))
+
+
+def test_knots_must_ascend():
+    with refused("knots", "not ascending"):
+        TableEncoder([("a", None, 0.0, 1.0, 0.0)], [], knots=[[0.0, 2.0, 1.0]])
+
+
+def test_a_layer_on_knots_is_any_piecewise_linear_function():
+    knots, heights = [-2.0, -0.5, 0.1, 3.0], np.array([1.0, -2.0, 5.0, 0.5])
+    encoder = TableEncoder([("a", None, 0.3, 1.7, 0.0)], [], knots=[knots])
+    x = torch.linspace(-2, 3, 101)
+    features = encoder({"a": x}).double().numpy()
+    weight = np.concatenate([[0.0], np.diff(heights)])
+    np.testing.assert_allclose(
+        features @ weight + heights[0], np.interp(x, knots, heights), atol=1e-5
+    )
+
+
+def test_where_knots_are():
+    rng = np.random.default_rng(0)
+    gaps = np.where(rng.random(4000) < 0.3, np.nan, rng.integers(0, 9, 4000))
+    df = pd.DataFrame({
+        "code": 10 * rng.integers(0, 50, 4000), "real": rng.exponential(size=4000),
+        "bit": rng.integers(0, 2, 4000), "gaps": gaps, "ids": np.arange(4000) // 4,
+    })  # fmt: skip
+    table = lb.Table(df)
+    encoder = table.encoder(data=df)
+    knots = {n.key: k for n, k in zip(encoder.numbers, encoder.knots, strict=True)}
+    assert knots["code"] == [10.0 * k for k in range(50)]  # one at each of few values
+    assert knots["gaps"] == [float(k) for k in range(9)]
+    assert knots["bit"] == []  # on a line
+    assert len(knots["ids"]) == len(knots["real"]) == 33
+    np.testing.assert_allclose(
+        knots["real"], np.quantile(df["real"], np.linspace(0, 1, 33)), rtol=1e-5
+    )
+    few = df[["real"]].head(50)
+    assert len(lb.Table(few).encoder(data=few).knots[0]) == 3  # with enough rows between them
+    assert table.encoder().knots == [[]] * 5
