@@ -330,7 +330,8 @@ def many_codes(n=3000, count=300):
 
 def test_many_codes_are_tried_as_categories(tmp_path):
     df, teacher = many_codes()
-    result = lb.compress(teacher, df, task="regression", progress=False)
+    folder = tmp_path / "checkpoint"
+    result = lb.compress(teacher, df, task="regression", checkpoint=folder, progress=False)
     (note,) = result.notes
     assert note.startswith("Note: 'town' treated as categories")
     assert [set(row) for row in result.tried][-1] == {"columns", "divergence"}

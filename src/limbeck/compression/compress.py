@@ -329,8 +329,9 @@ def best_columns(
     as_codes.targets = problem.targets
     shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
     scores, count = {}, rows(held_out)
+    short = replace(recipe, training=replace(recipe.training, checkpoint=None))
     for kind, choice in {"numbers": problem, "categories": as_codes}.items():
-        result = _pilot(choice, recipe, f"columns-{kind}")
+        result = _pilot(choice, short, kind)
         scores[kind] = held_out_mean(choice, result, "kl", count)
     tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
     gain = scores["numbers"] - scores["categories"]
