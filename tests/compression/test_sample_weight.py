@@ -15,7 +15,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
-from limbeck.compression.generators import fresh_with_weights
+from limbeck.compression.generators import drawn, prepared
 from limbeck.compression.rows import read_rows
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 from tests.refusals import refused
@@ -152,7 +152,8 @@ def test_generated_rows_have_the_weight_of_their_row_or_the_mean(name):
     X, _ = curved(100)
     X[:, 0] = np.arange(100) * 1000.0  # rows are far apart, so that it tells where a row is from
     data, weight = read_rows(X), np.linspace(0.02, 1.98, 100)
-    x, weights = fresh_with_weights(name, data.format, data.x, 200, 0, weight=weight)
+    source = prepared(name, data.format, data.x, 0, weight=weight)
+    x, weights = drawn(source, 200, len(X))
     if name in ("columns", "mixture"):
         np.testing.assert_array_equal(weights, np.ones(200))
     else:
