@@ -43,4 +43,5 @@ def test_no_scikit_learn_where_none_is_needed(ask):
     assert done.returncode == 0, done.stderr
     found = set(done.stdout.split())
     assert "limbeck.compression.compress" in found
-    assert not found & set(HEAVY)
+    # a report on a regression has quantiles, whose errors SciPy computes
+    assert not found & (set(HEAVY) - ({"scipy"} if ask["function"] else set()))
