@@ -381,3 +381,8 @@ def test_on_a_gpu_and_no_generator_of_another_device():
     assert scipy.stats.kstest(draws[:, 0].cpu(), "norm").pvalue > 1e-3
     with refused("generator", "one on cpu"):
         Slice(normal, start, generator=generator())
+
+
+def test_a_sparse_start_is_refused():
+    with refused("start", "layout torch.sparse_coo"):
+        Slice(lambda x: -x.square().sum(1), torch.zeros(2, 3).to_sparse())

@@ -220,6 +220,9 @@ def _tensor(
     argument: str, value: Numbers, expected: str, dtype: torch.dtype | None = None
 ) -> Tensor:
     try:
-        return torch.as_tensor(value, dtype=dtype).detach().clone()
+        tensor = torch.as_tensor(value, dtype=dtype).detach().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(argument, shown(value), expected) from None
+    if tensor.layout != torch.strided:
+        raise ArgumentError(argument, f"a tensor of layout {tensor.layout}", expected)
+    return tensor
