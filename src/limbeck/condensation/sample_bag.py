@@ -114,7 +114,7 @@ NAMES = {"real": Interval(), "positive": Interval(0.0), "unit": Interval(0.0, 1.
 
 def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | Simplex:
     r"""The support of a variable, by name, as (low, high), as an Interval or a Simplex."""
-    if value == "simplex" or isinstance(value, Simplex):
+    if (isinstance(value, str) and value == "simplex") or isinstance(value, Simplex):
         size = shape[-1] if shape else 0
         if size < 2 or getattr(value, "size", size) != size:
             received = f"a simplex for a variable of shape {shape}"
