@@ -164,28 +164,29 @@ def test_hdf5_that_claims_what_was_never_written(tmp_path):
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "argument", "received"),
     [
-        ("a,b\n" + "1," * 10**7, "a line of"),
-        ("a" * 10**8, "a line of"),
-        ("a" + ".1" * 50_000 + "x,b\n1,2\n3,4\n", "a name of"),
-        ("a.1,a." + "9" * 100_000 + "\n1,2\n3,4\n", "a name of"),
-        ("a.1,a.999999999\n1,2\n3,4\n", "2 columns of a"),
-        ("a,b\n1," + "9" * 100_000 + "\n3,4\n", "NaN or infinite"),
+        ("a,b\n" + "1," * 10**7, "posterior", "a line of"),
+        ("a" * 10**8, "posterior", "a line of"),
+        ("a" + ".1" * 50_000 + "x,b\n1,2\n3,4\n", "posterior", "a name of"),
+        ("a.1,a." + "9" * 100_000 + "\n1,2\n3,4\n", "posterior", "a name of"),
+        ("a.1,a.999999999\n1,2\n3,4\n", "posterior", "2 columns of a"),
+        ("a,b\n1," + "9" * 100_000 + "\n3,4\n", "posterior['b']", "NaN or infinite"),
         (
             "# num_warmup = 1" + "0" * 10**5 + "\n# save_warmup = 1\na,b\n1,2\n3,4\n",
+            "posterior",
             "cannot be read",
         ),
-        ("# thin = 0\na,b\n1,2\n3,4\n", "cannot be read"),
-        ("a,b\n1,x\n", "cannot be read"),
-        ("a,b\n1,2\n3\n", "cannot be read"),
-        ("\x00" * 100, "posterior"),
+        ("# thin = 0\na,b\n1,2\n3,4\n", "posterior", "cannot be read"),
+        ("a,b\n1,x\n", "posterior", "cannot be read"),
+        ("a,b\n1,2\n3\n", "posterior", "cannot be read"),
+        ("\x00" * 100, "posterior", "^no draws$"),
     ],
     ids=lambda value: value[:20],
 )
-def test_csv_of_draws(tmp_path, text, reason):
+def test_csv_of_draws(tmp_path, text, argument, received):
     (path := tmp_path / "a.csv").write_text(text)
-    with pytest.raises(ArgumentError, match=reason) as caught:
+    with refused(argument, received) as caught:
         lb.as_draws(path)
     assert len(str(caught.value)) < 1000
 

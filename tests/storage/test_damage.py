@@ -2,6 +2,7 @@ r"""A file that is not as it was written is refused by name, or loads equal."""
 
 import json
 import os
+import signal
 
 import pytest
 import torch
@@ -65,6 +66,8 @@ RECORD = {"sha256": "0" * 64, "bytes": 0}
         ({"files": {"a/b": RECORD}}, "names a file 'a/b'"),
         ({"files": {"c:\\a": RECORD}}, "names a file"),
         ({"obsolete": {"../a": RECORD}}, "names a file '../a'"),
+        ({"files": {"\ud800": RECORD}}, "names a file"),
+        ({"obsolete": {"\ud800": RECORD}}, "names a file"),
         ({"surprise": 1}, "got 'surprise'"),
     ],
 )
@@ -95,6 +98,72 @@ def test_links_are_not_followed(folder, tmp_path, name):
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(lb.CheckpointError, match=name):
+        lb.load(folder)
+
+
+@pytest.fixture
+def writerless():
+    r"""A reader that waits for the writer of a pipe fails."""
+
+    def waits(number, frame):
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, waits)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("writerless")
+@pytest.mark.parametrize("name", ["student.safetensors", "training.json", "manifest.json"])
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device"])
+def test_only_regular_files_are_read(folder, name, kind):
+    (folder / name).unlink()
+    if kind == "a pipe":
+        os.mkfifo(folder / name)
+    elif kind == "a folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    if name != "manifest.json":
+        listed = json.loads((folder / "manifest.json").read_text())["files"]
+        change(folder, files=listed | {name: {"sha256": "0" * 64, "bytes": 0}})
+    with pytest.raises(lb.CheckpointError, match=name):
+        lb.load(folder)
+
+
+def test_a_size_for_which_there_is_no_memory(folder):
+    os.truncate(folder / "training.json", 2**43)  # a hole
+    listed = json.loads((folder / "manifest.json").read_text())["files"]
+    change(folder, files=listed | {"training.json": {"sha256": "0" * 64, "bytes": 2**43}})
+    with pytest.raises(lb.CheckpointError, match=r"training\.json.*too many"):
+        lb.load(folder)
+
+
+def test_a_large_file_with_the_name_of_an_obsolete_one_is_not_read(folder):
+    with open(folder / "mine", "wb") as file:
+        file.truncate(2**43)  # a hole
+    change(folder, obsolete={"mine": RECORD})
+    plain(1).save(folder)
+    assert (folder / "mine").stat().st_size == 2**43
+
+
+def test_tensors_that_share_their_bytes_are_refused_before_they_are_copied(folder):
+    part = {"dtype": "U8", "shape": [1000], "data_offsets": [0, 1000]}
+    header = json.dumps({"a": part, "b": part}).encode()
+    content = bytearray(len(header).to_bytes(8, "little") + header + bytes(2000))
+    with pytest.raises(lb.CheckpointError, match=r"b is not within it, or overlaps another"):
+        files.parse(content, folder)
+
+
+def test_a_description_that_is_no_text_is_refused(folder):
+    header = json.dumps(
+        {"__metadata__": {"format": "limbeck-student-1", "about": "\ud800"}}
+    ).encode()
+    content = len(header).to_bytes(8, "little") + header
+    folders.add(folder, "result", {"student.safetensors": content})
+    with pytest.raises(lb.CheckpointError, match=r"student\.safetensors is not a readable"):
         lb.load(folder)
 
 

@@ -2,9 +2,11 @@ r"""The operations that change the disk, and the lock of a file or folder; nothi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -46,10 +48,17 @@ def size_of(content: Content) -> int:
 
 
 def read(path: Path, size: int | None = None) -> bytearray:
-    r"""The content of a file that is no link; of one of known size, no more than that."""
+    r"""The content of a file that is no link, pipe or device; at most `size` bytes of it."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        content = bytearray(os.fstat(file.fileno()).st_size if size is None else size)
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe may have no writer
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
+        try:
+            content = bytearray(about.st_size if size is None else min(size, about.st_size))
+        except MemoryError:
+            raise OSError(errno.ENOMEM, f"{about.st_size:,} bytes are too many") from None
         del content[file.readinto(content) :]
     return content
 

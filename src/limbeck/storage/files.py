@@ -89,22 +89,25 @@ def decode(
 
 def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     r"""The tensors and the metadata of a safetensors file."""
-    start, tensors = 8 + int.from_bytes(content[:8], "little"), {}
+    start, tensors, end = 8 + int.from_bytes(content[:8], "little"), {}, 0
     try:
         header = json.loads(content[8 : min(start, records.MAX_BYTES)])
         metadata = header.pop("__metadata__", None) or {}
-        for name, entry in header.items():
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             dtype, shape = BY_NAME[entry["dtype"]], entry["shape"]
             first, last = entry["data_offsets"]
-            if not 0 <= first <= last <= len(content) - start:
-                raise ValueError(f"{name} is not within it")
+            if not end == first <= last <= len(content) - start:
+                raise ValueError(f"{name} is not within it, or overlaps another")
+            end = last
             part = torch.frombuffer(content, dtype=torch.uint8)[start + first : start + last]
             # large ones are not copied; torch takes its own structures to be aligned
             aligned = last - first > 2**20 and (start + first) % 16 == 0
             tensors[name] = (part if aligned else part.clone()).view(dtype).reshape(shape)
-        if len(content) != start + sum(tensor.nbytes for tensor in tensors.values()):
+        if len(content) != start + end:
             raise ValueError("it has another size than its header says")
-        return tensors, {str(name): str(value) for name, value in metadata.items()}
+        metadata = {str(name): str(value) for name, value in metadata.items()}
+        "".join(metadata.values()).encode()  # a half of a character has none
+        return tensors, metadata
     except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
         # a header that is nested too deep raises a RuntimeError
         raise records.damaged(path, f"is not a readable safetensors file ({error})") from error

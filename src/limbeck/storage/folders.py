@@ -177,8 +177,9 @@ def _settle(folder: Path, manifest: Manifest, own: bool = False) -> None:
     for name, entry in manifest.obsolete.items():
         # a later writer checks that it is not another file that the user has put there since
         with suppress(OSError):
-            if own or (name in present and _record([disk.read(folder / name)]) == entry):
-                disk.remove(folder / name)
+            path, most = folder / name, entry.bytes + 1
+            if own or (name in present and _record([disk.read(path, most)]) == entry):
+                disk.remove(path)
     if any(name.endswith(".new") for name in present):
         disk.remove_pending(folder)
 
@@ -209,7 +210,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     r"""The manifest of a folder, or None if there is none; a damaged one is refused."""
     path = folder / MANIFEST
     try:
-        content = disk.read(path, min(os.lstat(path).st_size, MAX_BYTES + 1))
+        content = disk.read(path, MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -312,7 +313,7 @@ def _record(content: Content) -> FileRecord:
 def _check_name(name: str, path: Path) -> None:
     r"""Refuse names that leave the folder, and those of limbeck's own use."""
     special = not name or name.startswith(".") or name == MANIFEST or len(name) > 200
-    if special or set(name) & set("/\\:\0\n"):
+    if special or not name.isprintable() or set(name) & set("/\\:"):
         raise CheckpointError(f"folder: {path} names a file {name[:40]!r}; expected a plain name")
 
 
