@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import itertools
 from collections.abc import Callable, Iterable
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -107,32 +107,62 @@ class GradientUpdate:
         if self.compilable:
             self._apply = FunctionalOptimizer(self.optimizer, self.parameters, self._leaves)
         self._buffers = dict(objective.named_buffers())
+        owners = dict(objective.named_modules())
+        self._places = {name: owners[name.rpartition(".")[0]]._buffers for name in self._buffers}
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
 
     def gradient(self, plan: Plan) -> tuple[Tensors, Tensor]:
         r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
-        return self._gradient(plan)[:2]
+        return self._gradient(plan, False)[:2]
 
-    def _gradient(self, plan: Plan) -> tuple[Tensors, Tensor, Tensors]:
+    def _gradient(self, plan: Plan, traced: bool) -> tuple[Tensors, Tensor, Tensors]:
         r"""The same, and the buffers as the step would leave them."""
 
-        def mean_loss(leaves: Tensors) -> tuple[Tensor, Any]:
+        def mean_loss(terms: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            total = self.objective.total(terms).mean()
+            return total, torch.stack([*(term.mean() for term in terms), total])
+
+        def traced_loss(leaves: Tensors) -> tuple[Tensor, Any]:
             buffers = {name: b.clone() for name, b in self._buffers.items()}
             terms = functional_call(self.objective, {**leaves, **buffers}, (plan,))
-            total = self.objective.total(terms).mean()
-            return total, (torch.stack([*(term.mean() for term in terms), total]), buffers)
+            total, means = mean_loss(terms)
+            return total, (means, buffers)
 
-        gradients, (means, buffers) = grad(mean_loss, has_aux=True)(self._leaves)
-        return gradients, means, buffers
+        if traced:
+            gradients, (means, buffers) = grad(traced_loss, has_aux=True)(self._leaves)
+            return gradients, means, buffers
+        # without torch.func, which takes longer than the arithmetic of a small student
+        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        try:
+            with torch.enable_grad():
+                total, means = mean_loss(self.objective(plan))
+                found = torch.autograd.grad(
+                    total, list(self.parameters.values()), materialize_grads=True
+                )
+        finally:
+            buffers = self._restore(before)
+        return dict(zip(self.parameters, found, strict=True)), means.detach(), buffers
+
+    def _restore(self, before: Tensors) -> Tensors:
+        r"""The buffers as they are now; the student gets back those before."""
+        after = {}
+        for name, buffer in self._buffers.items():
+            place, key = self._places[name], name.rpartition(".")[2]
+            after[name] = (now := place[key]).detach().clone() if place[key] is buffer else now
+            place[key] = buffer.copy_(before[name])
+        return after
 
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
         progress = self.progress
-        gradients, means, buffers = self._gradient(plan)
+        gradients, means, buffers = self._gradient(plan, traced)
         if self.reduce is not None:
             gradients, means, buffers = self.reduce(gradients, means, buffers)
-        norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
+        if traced:
+            norm = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
+        else:
+            norm = torch.stack(torch._foreach_norm(list(gradients.values()))).norm()
         good = progress.finite & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means)
         progress.norm.copy_(norm[None])
@@ -216,6 +246,7 @@ FUNCTIONAL = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"
 PLURALS = "square_avg acc_delta exp_avg exp_avg_sq max_exp_avg_sq exp_inf mu_product grad_avg"
 OTHERS = {"state_sums": "sum", "momentum_buffer_list": "momentum_buffer", "state_steps": "step"}
 STATE = {f"{name}s": name for name in PLURALS.split()} | OTHERS
+WIDE = (torch.float32, torch.float64)
 MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
 ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
 
@@ -274,7 +305,7 @@ class FunctionalOptimizer:
         state_names = [STATE[argument] for argument in self.arguments if argument in STATE]
         for group in optimizer.param_groups:
             keys = [key for key in state_names if key not in ONLY_IF or group.get(ONLY_IF[key])]
-            for p, key in itertools.product(group["params"], keys):  # before the first step
+            for p, key in product(group["params"], keys):  # before the first step
                 if key in ("step", "mu_product"):
                     # Powers of decays are taken of it, in the precision of the parameters. If it is
                     # only counted up, it must not be float64: torch's compiler drops such writes.
@@ -296,12 +327,20 @@ class FunctionalOptimizer:
                 settings["beta1"], settings["beta2"] = group["betas"]
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
             self.groups.append((own_leaves, lists, settings, group))
+        tensors = [t for own, lists, *_ in self.groups for t in chain(own.values(), *lists)]
+        # one operation for all tensors, which goes by their memory, so that it must be in order
+        self.fused = name in ("adam", "adamw") and all(
+            t.device.type == "cpu" and t.dtype in WIDE and t.is_contiguous() for t in tensors
+        )
 
     def __call__(self, gradients: Tensors, factor: Tensor | float) -> None:
         r"""Step with each group's learning rate times the factor, a tensor in compiled steps."""
         modes: dict[str, bool] = {}
         if isinstance(factor, Tensor):
             modes = {"foreach": False} | ({"capturable": True} if self.capturable else {})
+        elif self.fused:
+            modes = {"foreach": False, "fused": True}
+            gradients = {name: gradient.contiguous() for name, gradient in gradients.items()}
         for leaves, lists, settings, group in self.groups:
             if leaves:
                 ordered = [gradients[name] for name in leaves]
