@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import limbeck as lb
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy, Target
 from limbeck.supports import Binary, Real, Spins, States
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -215,60 +215,82 @@ def test_numbers_move_by_slice_sampling_unasked():
 
 
 REFUSED = {
-    "no function": (lambda: Energy(3, Binary(2)), "fn: expected a function.*, got a int"),
-    "no support": (lambda: Energy(ring, 784), "support: expected a Support.*, got 784"),
-    "cold": (lambda: Energy(ring, Binary(2), 0), r"temperature: expected .*above zero.*, got 0"),
-    "negative": (lambda: Energy(ring, Binary(2), -1.0), "temperature: expected .*, got -1.0"),
-    "infinite": (lambda: Energy(ring, Binary(2), math.inf), "temperature: expected .*, got inf"),
+    "no function": (lambda: Energy(3, Binary(2)), "fn", "^a int$", ""),
+    "no support": (lambda: Energy(ring, 784), "support", "^784$", ""),
+    "cold": (lambda: Energy(ring, Binary(2), 0), "temperature", "^0$", ""),
+    "negative": (lambda: Energy(ring, Binary(2), -1.0), "temperature", "^-1.0$", ""),
+    "infinite": (lambda: Energy(ring, Binary(2), math.inf), "temperature", "^inf$", ""),
     "advance is no function": (
         lambda: Energy(ring, Binary(2), advance=1),
-        "advance: expected .*, got a int",
+        "advance",
+        "^a int$",
+        "",
     ),
     "advance without sweeps": (
         lambda: Energy(ring, Binary(2), advance=lambda x: x),
-        r"advance: expected .*advance\(x, sweeps, generator\).*, got a function of \(x\)",
+        "advance",
+        r"a function of \(x\)",
+        r"advance\(x, sweeps, generator\)",
     ),
     "a sum over all": (
         lambda: Energy(torch.sum, Binary(2))(torch.zeros(3, 2)),
-        r"fn: expected shape \(3,\).*, got energies of shape \(\) for 3 events",
+        "fn",
+        r"energies of shape \(\) for 3 events",
+        r"shape \(3,\)",
     ),
     "a column": (
         lambda: Energy(lambda x: x[:, :1], Binary(2))(torch.zeros(3, 2)),
-        r"fn: expected .*, got energies of shape \(3, 1\)",
+        "fn",
+        r"energies of shape \(3, 1\)",
+        "",
     ),
     "a number": (
         lambda: Energy(lambda x: 1.0, Binary(2))(torch.zeros(3, 2)),
-        "fn: expected .*, got energies of type float",
+        "fn",
+        "energies of type float",
+        "",
     ),
     "NaN": (
         lambda: Energy(lambda x: x.sum(1) * math.nan, Binary(2)).advance(torch.zeros(3, 2)),
-        "fn: expected .*, got energies that are NaN or −∞",
+        "fn",
+        "energies that are NaN or −∞",
+        "",
     ),
     "chains of another shape": (
         lambda: Energy(ring, Binary(2), advance=lambda x, s, g: x[:1]).advance(torch.zeros(3, 2)),
-        r"advance: expected chains as it was given them, \(3, 2\).*, got a tensor \(1, 2\)",
+        "advance",
+        r"a tensor \(1, 2\)",
+        r"chains as it was given them, \(3, 2\)",
     ),
     "chains that are none": (
         lambda: Energy(ring, Binary(2), advance=lambda x, s, g: None).advance(torch.zeros(3, 2)),
-        "advance: expected .*, got a NoneType",
+        "advance",
+        "a NoneType",
+        "",
     ),
     "sweeps back in time": (
         lambda: Energy(ring, Binary(2)).advance(torch.zeros(3, 2), -1),
-        "sweeps: expected .*, got -1",
+        "sweeps",
+        "^-1$",
+        "",
     ),
     "real numbers site by site": (
         lambda: Energy(ring, Real(2)).sites(torch.zeros(3, 2)),
-        r"advance: expected advance\(x, sweeps, generator\).*, got None over Real\(2\)",
+        "advance",
+        r"None over Real\(2\)",
+        r"advance\(x, sweeps, generator\)",
     ),
     "a path over the reals": (
         lambda: Energy(ring, Real(2)).path(),
-        r"path: expected a discrete support.*, got an energy over Real\(2\)",
+        "path",
+        r"an energy over Real\(2\)",
+        "",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals_say_what_came_and_what_is_accepted(case):
-    make, message = REFUSED[case]
-    with pytest.raises(ArgumentError, match=message):
+    make, argument, received, expected = REFUSED[case]
+    with refused(argument, received, expected=expected):
         make()

@@ -75,6 +75,14 @@ def test_memory_is_the_bias_that_the_start_has_left():
     assert abs(memory(weights, moved)) < SIGNIFICANT
 
 
+def test_memory_is_not_judged_by_less_than_ten_effective_weights():
+    x = normal(1000, seed=5)
+    for count, judged in ((9, False), (11, True)):  # so many equal weights, and nothing else
+        weights = torch.full((1000,), -math.inf, dtype=torch.float64)
+        weights[x.argsort(descending=True)[:count]] = 0
+        assert (memory(weights, x) > SIGNIFICANT) is judged
+
+
 def test_two_constants_that_differ_disagree_for_certain():
     assert difference(torch.ones(50, 1), torch.zeros(50, 1)) == math.inf
     assert drift(torch.ones(50), torch.zeros(50)) == -math.inf

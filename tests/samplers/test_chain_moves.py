@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities
 from limbeck.samplers.chains import KERNELS, Chains, start_events
@@ -139,16 +138,16 @@ def one_value(value: float) -> Tabular:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "received"),
     [
         (torch.zeros(3, 5), r"shape \(3, 5\)"),
         (torch.full((3, 12), 0.5), "values such as 0.5"),
         (torch.zeros(0, 12), "no events"),
     ],
 )
-def test_starts_that_are_no_events_are_refused(data, message):
+def test_starts_that_are_no_events_are_refused(data, received):
     densities = Densities(random_rbm(), one_value(0.0))
-    with pytest.raises(ArgumentError, match=r"start: expected .*, got .*" + message):
+    with refused("start", received):
         start_events(densities, data, 5, generator())
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import CheckpointError
 from limbeck.samplers.diagnostics import RunningDiagnostics, effective_size, r_hat
 from tests.refusals import refused
 from tests.samplers.test_diagnostics import autoregressive
@@ -177,19 +177,20 @@ def test_a_resumed_run_is_the_uninterrupted_one():
 
 
 @pytest.mark.parametrize(
-    ("draws", "message"),
+    ("draws", "received", "expected"),
     [
-        (torch.zeros(3), r"draws: expected shape \(chains, dim\).*, got shape \(3,\)"),
-        (torch.zeros(0, 2), r"draws: expected .*, got shape \(0, 2\)"),
+        (torch.zeros(3), r"shape \(3,\)", r"shape \(chains, dim\)"),
+        (torch.zeros(0, 2), r"shape \(0, 2\)", ""),
         (
             torch.tensor([[0.0], [math.nan]]),
-            "draws: expected .*, got NaN or infinite numbers in chain 1",
+            "NaN or infinite numbers in chain 1",
+            "",
         ),
-        ("draws", "draws: expected .*, got 'draws'"),
+        ("draws", "'draws'", ""),
     ],
 )
-def test_draws_that_are_none_are_refused(draws, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_draws_that_are_none_are_refused(draws, received, expected):
+    with refused("draws", received, expected=expected):
         RunningDiagnostics().update(draws)
 
 

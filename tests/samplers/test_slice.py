@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import CheckpointError
 from limbeck.samplers.slice import Slice
 from tests.refusals import refused
 
@@ -302,22 +302,22 @@ def test_integers_lists_and_one_chain_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("start", "message"),
+    ("start", "received"),
     [
-        (torch.zeros(3), r"start: expected .*, got shape \(3,\)"),
-        (torch.zeros(0, 2), r"start: expected .*, got shape \(0, 2\)"),
-        (torch.zeros(2, 0), r"start: expected .*, got shape \(2, 0\)"),
-        (torch.zeros(3, 2, 2), r"start: expected .*, got shape \(3, 2, 2\)"),
-        (torch.tensor([[0.0, math.nan]]), "start: expected .*, got NaN or infinite numbers"),
-        (torch.tensor([[math.inf]]), "start: expected .*, got NaN or infinite numbers"),
-        (torch.zeros(3, 2).half(), r"expected finite points.*of torch\.float16"),
+        (torch.zeros(3), r"shape \(3,\)"),
+        (torch.zeros(0, 2), r"shape \(0, 2\)"),
+        (torch.zeros(2, 0), r"shape \(2, 0\)"),
+        (torch.zeros(3, 2, 2), r"shape \(3, 2, 2\)"),
+        (torch.tensor([[0.0, math.nan]]), "NaN or infinite numbers"),
+        (torch.tensor([[math.inf]]), "NaN or infinite numbers"),
+        (torch.zeros(3, 2).half(), r"of torch\.float16"),
         (torch.zeros(3, 2) * 1j, r"of torch\.complex64"),
-        ("zeros", "start: expected .*, got 'zeros'"),
-        ([[0.0], [0.0, 1.0]], "start: expected .*, got "),
+        ("zeros", "'zeros'"),
+        ([[0.0], [0.0, 1.0]], r"\[\[0\.0\], \[0\.0, 1\.0\]\]"),
     ],
 )
-def test_starts_that_are_no_points_are_refused(start, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_starts_that_are_no_points_are_refused(start, received):
+    with refused("start", received):
         Slice(normal, start)
 
 
@@ -351,7 +351,7 @@ def test_other_arguments_that_are_none_are_refused():
     ],
 )
 def test_densities_that_are_none_are_refused(density, received):
-    with pytest.raises(ArgumentError, match=f"log_density: expected .*, got {received}") as error:
+    with refused("log_density", received) as error:
         Slice(density, torch.zeros(3, 2))
     if "Tensor of shape" in received:
         assert "a tensor of shape (3,)" in str(error.value.expected)
@@ -363,7 +363,7 @@ def test_densities_that_fail_later_name_the_point_and_leave_the_chains_usable(va
         return torch.where(x[:, 0] > 2, value, normal(x))
 
     sampler = Slice(density, torch.zeros(100, 1), 5.0)
-    with pytest.raises(ArgumentError, match=rf"log_density: expected .*, got {value} at \[[2-9]\."):
+    with refused("log_density", rf"{value} at \[[2-9]\."):
         list(itertools.islice(sampler, 100))
     torch.testing.assert_close(sampler._log, normal(sampler._x))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import sweep
+from limbeck.samplers.hmc import HMC
+from limbeck.samplers.pairwise import Pairwise
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
 
@@ -72,7 +75,8 @@ class Energy(nn.Module):
         temperature: Divides the energy; above zero. Default: 1.
         advance: `advance(x, sweeps, generator)` returns the chains after `sweeps` sweeps that leave
             the density invariant; with a parameter `beta` from 0 to 1, exp(−β fn / temperature),
-            for annealing. Default: single-site Gibbs sampling, or slice sampling on `Real`.
+            for annealing. Default: single-site Gibbs sampling; on `Real`, `lb.samplers.HMC`, or
+            slice sampling in one dimension and for energies that do not suit HMC.
         exact: Whether `advance` leaves the density invariant exactly; if not, results from its
             samples are marked as doubtful. Default: True.
 
@@ -96,6 +100,9 @@ class Energy(nn.Module):
         self.temperature = temperature
         self.exact, self.sampler = exact, advance
         self.tempers = advance is not None and "beta" in _parameters(advance)
+        self._pairs: Pairwise | bool = True  # whether there may be couplings, or what they are
+        # step size and scale of HMC by device and type, (0, None) where it does not suit
+        self._adapted: dict[str, tuple[float, Maybe]] = {}
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x) = −fn(x) / temperature, (n,)."""
@@ -133,13 +140,33 @@ class Energy(nn.Module):
             seed = int(torch.randint(2**62, ()))  # from torch's global one
             generator = torch.Generator(x.device).manual_seed(seed)
 
-        def log_density(rows: Tensor) -> Tensor:
-            return self.log_unnormalized(rows.view(-1, *x.shape[1:]))
-
-        sampler, chains = Slice(log_density, x.flatten(1), generator=generator), x.clone()
+        sampler, chains = self._real_sampler(x.flatten(1), generator), x.clone()
         for _ in range(sweeps):
             chains = sampler.step().view_as(x)
         return chains
+
+    def _real_sampler(self, x: Tensor, generator: torch.Generator) -> HMC | Slice:
+        r"""A sampler of chains x (n, size): HMC, if it runs well on this energy, or slice sampling.
+
+        HMC is adapted once, by chains of its own from the support's starts (or, where these have no
+        mass, from x), so that runs with equal seeds are equal.
+        """
+
+        def log_density(rows: Tensor) -> Tensor:
+            return self.log_unnormalized(rows.view(-1, *self.support.shape))
+
+        key = str((x.device, x.dtype))
+        if key not in self._adapted:
+            own = torch.Generator(x.device).manual_seed(0)
+            start = self.support.start(64, own, x.device, x.dtype).flatten(1)
+            with torch.no_grad():
+                start = torch.cat([start, x[:64]])
+                start = start[log_density(start).isfinite()][:64]
+            self._adapted[key] = _adapted(log_density, start, own)
+        step_size, scale = self._adapted[key]
+        if scale is None:
+            return Slice(log_density, x, generator=generator)
+        return HMC(log_density, x, step_size=step_size, scale=scale, generator=generator)
 
     @checked_arguments
     def sites(
@@ -152,6 +179,10 @@ class Energy(nn.Module):
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
+        if known is not None and known.shape != x.shape[:1]:
+            raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
+        if (pairs := self._pairs_at(x, known)) is not None:
+            return pairs.sweep(x, sweeps, generator, beta, reverse)
         options: Any = {"beta": beta, "reverse": reverse}
         for _ in range(sweeps):
             chains, known = sweep(log, chains, support, generator, known=known, **options)
@@ -160,6 +191,26 @@ class Energy(nn.Module):
             received = "energies that are NaN or −∞ at some events"
             raise ArgumentError("fn", received, "numbers, or +∞ to forbid an event")
         return chains
+
+    def _pairs_at(self, x: Tensor, log_p: Maybe = None) -> Pairwise | None:
+        r"""The couplings of pairs of sites, if these give log p̃ where chains are; or else None."""
+        if not isinstance(self.support, Discrete) or self._pairs is False:
+            return None
+        if self._pairs is True and 8 * len(x) < self.support.size * (self.support.count - 1):
+            return None  # finding them would take longer than a few sweeps
+        events = x if log_p is not None else x[:32]
+        with torch.no_grad():
+            log_p = self.log_unnormalized(events) if log_p is None else log_p.detach()
+            if isinstance(self._pairs, Pairwise):
+                known = self._pairs.to(x)
+                if known.agrees(events, log_p):
+                    return known
+            pairs = Pairwise.of(self.log_unnormalized, self.support, x)
+        if pairs is None or not pairs.agrees(events, log_p):
+            self._pairs = False
+            return None
+        self._pairs = pairs
+        return pairs
 
     @checked_arguments
     def advance_at(
@@ -225,6 +276,24 @@ def _check_chains(chains: object, x: Tensor) -> Tensor:
         received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
     expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
     raise ArgumentError("advance", received, expected)
+
+
+def _adapted(
+    log_density: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator
+) -> tuple[float, Maybe]:
+    r"""The step size and scale of HMC, from points x (n, size); (0, None) if it does not suit."""
+    if len(x) < 8 or x.shape[1] == 1:
+        return 0.0, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # slice sampling is used where these matter
+            sampler = HMC(log_density, x, generator=generator).burn_in(200)
+            for _ in range(20):
+                sampler.step()
+    except (LimbeckError, RuntimeError):  # no derivatives, or none of those of an operation
+        return 0.0, None
+    stable = sampler.divergences < 0.01 * 20 * len(x) and sampler.accepted > 0.6
+    return (sampler.step_size, sampler.scale) if stable else (0.0, None)
 
 
 def _power(log: Tensor, beta: float) -> Tensor:

@@ -8,9 +8,10 @@ from limbeck.samplers.diagnostics import (
     weights_effective_size,
 )  # fmt: skip
 from limbeck.samplers.gibbs import sweep
+from limbeck.samplers.hmc import HMC
 from limbeck.samplers.slice import Slice
 
 __all__ = [
-    "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep",
+    "HMC", "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep",
     "weights_effective_size",
 ]  # fmt: skip

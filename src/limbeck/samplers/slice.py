@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,13 +19,12 @@ from limbeck.arguments import (
     UserObject,
     checked_arguments,
 )
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.errors import ArgumentError, shown
 from limbeck.progress import tracked
+from limbeck.samplers.base import Numbers, Sampler, as_tensor
 
-Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
-
-class Slice:
+class Slice(Sampler):
     r"""Chains that leave a density invariant: Neal's slice sampling (2003), one coordinate a time.
 
     An update draws a height below the density at the present point; the slice is where the density
@@ -47,44 +46,26 @@ class Slice:
     torch.Size([100, 2])
     """
 
+    STATE: ClassVar[dict[str, str]] = Sampler.STATE | {"width": "width"}
+
     @checked_arguments
     def __init__(
         self, log_density: Function[Callable[[Tensor], Tensor]], start: UserObject[Numbers],
         width: UserObject[Numbers] = 1.0, *, seed: Seed = 0,
         generator: torch.Generator | None = None, max_steps_out: Count = 1000, tune: Flag = True,
     ) -> None:  # fmt: skip
-        if not callable(log_density):
-            expected = "a function of points (n, dim)"
-            raise ArgumentError("log_density", f"a {type(log_density).__name__}", expected)
-        self.log_density = log_density
-        expected = "finite points (chains, dim) in single or double precision"
-        x = _tensor("start", start, expected)
-        if not x.is_floating_point() and not x.is_complex():
-            x = x.to(torch.get_default_dtype())
-        if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
-        if x.is_meta or not x.isfinite().all():
-            raise ArgumentError("start", "NaN or infinite numbers", expected)
-        self._x, (self.chains, self.dim) = x, x.shape
+        super().__init__(log_density, start, seed, generator)
+        x = self._x
         expected = f"a finite number above zero, or {self.dim} of them"
-        widths = _tensor("width", width, expected, x.dtype).to(x.device)
+        widths = as_tensor("width", width, expected, x.dtype).to(x.device)
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
             raise ArgumentError("width", shown(width), expected)
         self.width = widths.expand(self.dim).contiguous()
         self.max_steps_out, self.tune = max_steps_out, tune
-        if generator is None:
-            generator = torch.Generator(self._x.device).manual_seed(seed)
-        elif generator.device.type != self._x.device.type:
-            expected = f"one on {self._x.device}, where the chains are"
-            raise ArgumentError("generator", f"one on {generator.device}", expected)
-        self.generator = generator
-        self.sweeps_done = self.evaluations = 0
         self._warned = False
         with torch.no_grad():
             self._log = self._evaluate(self._x.clone()).clone()  # (chains,), where the chains are
-        if nowhere := int((self._log == -math.inf).sum()):
-            received = f"a density of zero at {nowhere:,} of {self.chains:,} points"
-            raise ArgumentError("start", received, "points with a density above zero")
+        self._require_mass()
 
     def step(self) -> Tensor:
         r"""One sweep, an update of each coordinate of each chain: the draws (chains, dim)."""
@@ -100,11 +81,6 @@ class Slice:
                 stacklevel=2,
             )
         return self._x.clone()
-
-    __next__ = step
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self
 
     @checked_arguments
     def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> Slice:
@@ -123,25 +99,6 @@ class Slice:
                 self.width = torch.where(total > 0, total / since, self.width)
                 total, since = torch.zeros_like(total), 0
         return self
-
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""The state that is needed to continue exactly: tensors only."""
-        tensors = {"chains": self._x, "log_density": self._log, "width": self.width}
-        return {name: tensor.clone() for name, tensor in tensors.items()} | {
-            "counts": torch.tensor([self.sweeps_done, self.evaluations]),
-            "generator": self.generator.get_state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from a state of `state_dict`."""
-        stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["chains"], self._x))
-        if stored != here:
-            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {here}")
-        self._x = state["chains"].to(self._x, copy=True)
-        self._log = state["log_density"].to(self._log, copy=True)
-        self.width = state["width"].to(self.width, copy=True)
-        self.sweeps_done, self.evaluations = state["counts"].tolist()
-        self.generator.set_state(state["generator"].cpu())
 
     @torch.no_grad()
     def _sweep(self) -> tuple[Tensor, int]:
@@ -197,32 +154,3 @@ class Slice:
         points = self._x[chain]
         points[:, coordinate] = value
         return self._evaluate(points)
-
-    def _evaluate(self, points: Tensor) -> Tensor:
-        log, n = self.log_density(points), len(points)
-        self.evaluations += n
-        if not isinstance(log, Tensor) or log.shape != (n,):
-            received = f"a {type(log).__name__} of shape {tuple(getattr(log, 'shape', ()))}"
-            expected = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
-            raise ArgumentError("log_density", received, expected)
-        wrong = ~(log < math.inf)
-        if wrong.any():
-            received = f"{float(log[wrong][0])} at {points[wrong][0].tolist()}"
-            raise ArgumentError("log_density", received, "numbers, or −∞ where there is no density")
-        return log
-
-    def _uniform(self, n: int) -> Tensor:
-        x = self._x
-        return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
-
-
-def _tensor(
-    argument: str, value: Numbers, expected: str, dtype: torch.dtype | None = None
-) -> Tensor:
-    try:
-        tensor = torch.as_tensor(value, dtype=dtype).detach().clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(argument, shown(value), expected) from None
-    if tensor.layout != torch.strided:
-        raise ArgumentError(argument, f"a tensor of layout {tensor.layout}", expected)
-    return tensor

@@ -1,0 +1,117 @@
+r"""What samplers of a user's log density share: starts, randomness, evaluation, states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.errors import ArgumentError, CheckpointError, shown
+
+Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
+
+
+class Sampler:
+    r"""Chains that leave a density invariant, side by side: an endless iterator over draws.
+
+    Attributes:
+        chains: The number of chains.
+        dim: The number of coordinates of a point.
+        sweeps_done: Sweeps of all chains so far.
+        evaluations: Points at which the log density was evaluated.
+    """
+
+    STATE: ClassVar[dict[str, str]] = {"chains": "_x", "log_density": "_log"}  # names of tensors
+    COUNTS: ClassVar[tuple[str, ...]] = ("sweeps_done", "evaluations")
+
+    def __init__(
+        self, log_density: Callable[[Tensor], Tensor], start: Numbers, seed: int,
+        generator: torch.Generator | None,
+    ) -> None:  # fmt: skip
+        self.log_density = log_density
+        expected = "finite points (chains, dim) in single or double precision"
+        x = as_tensor("start", start, expected)
+        if not x.is_floating_point() and not x.is_complex():
+            x = x.to(torch.get_default_dtype())
+        if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
+            raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
+        if x.is_meta or not x.isfinite().all():
+            raise ArgumentError("start", "NaN or infinite numbers", expected)
+        self._x, (self.chains, self.dim) = x, x.shape
+        if generator is None:
+            generator = torch.Generator(x.device).manual_seed(seed)
+        elif generator.device.type != x.device.type:
+            expected = f"one on {x.device}, where the chains are"
+            raise ArgumentError("generator", f"one on {generator.device}", expected)
+        self.generator = generator
+        self.sweeps_done = self.evaluations = 0
+        self._log = x.new_empty(0)  # (chains,), where the chains are
+
+    def step(self) -> Tensor:
+        r"""One sweep: the draws (chains, dim)."""
+        raise NotImplementedError
+
+    def __next__(self) -> Tensor:
+        return self.step()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""The state that is needed to continue exactly: tensors only."""
+        tensors = {key: getattr(self, name).clone() for key, name in self.STATE.items()}
+        counts = torch.tensor([getattr(self, name) for name in self.COUNTS])
+        return tensors | {"counts": counts, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Continue from a state of `state_dict`."""
+        stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["chains"], self._x))
+        if stored != here:
+            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {here}")
+        for key, name in self.STATE.items():
+            setattr(self, name, state[key].to(getattr(self, name), copy=True))
+        for name, count in zip(self.COUNTS, state["counts"].tolist(), strict=True):
+            setattr(self, name, count)
+        self.generator.set_state(state["generator"].cpu())
+
+    def _require_mass(self) -> None:
+        r"""Refuse starts where the density is zero."""
+        if nowhere := int((self._log == -math.inf).sum()):
+            received = f"a density of zero at {nowhere:,} of {self.chains:,} points"
+            raise ArgumentError("start", received, "points with a density above zero")
+
+    def _evaluate(self, points: Tensor, finite: Tensor | None = None) -> Tensor:
+        r"""The log density (n,) of points (n, dim); `finite` are those where it must be known."""
+        log, n = self.log_density(points), len(points)
+        self.evaluations += n
+        if not isinstance(log, Tensor) or log.shape != (n,):
+            received = f"a {type(log).__name__} of shape {tuple(getattr(log, 'shape', ()))}"
+            expected = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
+            raise ArgumentError("log_density", received, expected)
+        wrong = ~(log < math.inf)
+        wrong = wrong if finite is None else wrong & finite
+        if wrong.any():
+            received = f"{log[wrong][0].item()} at {points[wrong][0].tolist()}"
+            raise ArgumentError("log_density", received, "numbers, or −∞ where there is no density")
+        return log
+
+    def _uniform(self, n: int) -> Tensor:
+        x = self._x
+        return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
+
+
+def as_tensor(
+    argument: str, value: Numbers, expected: str, dtype: torch.dtype | None = None
+) -> Tensor:
+    r"""A copy of numbers as a dense tensor."""
+    try:
+        tensor = torch.as_tensor(value, dtype=dtype).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(argument, shown(value), expected) from None
+    if tensor.layout != torch.strided:
+        raise ArgumentError(argument, f"a tensor of layout {tensor.layout}", expected)
+    return tensor

@@ -1,0 +1,363 @@
+r"""Hamiltonian Monte Carlo of a differentiable density, on many chains at once."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, constraints, transforms
+
+from limbeck.arguments import (
+    Choice,
+    Count,
+    CountFromZero,
+    Flag,
+    Function,
+    InnerFraction,
+    Positive,
+    Seed,
+    UserObject,
+    checked_arguments,
+)
+from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.progress import tracked
+from limbeck.samplers.base import Numbers, Sampler, as_tensor
+
+MASSES = ("auto", "dense", "diagonal")
+MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
+DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
+
+
+class Point(NamedTuple):
+    r"""Points (n, dim), log densities (n,) and their derivatives (n, dim)."""
+
+    x: Tensor
+    log: Tensor
+    slope: Tensor
+
+    def replace(self, rows: Tensor, other: Point) -> Point:
+        r"""These points, with others in some rows (n,)."""
+        x, slope = (
+            torch.where(rows[:, None], a, b)
+            for a, b in ((other.x, self.x), (other.slope, self.slope))
+        )
+        return Point(x, torch.where(rows, other.log, self.log), slope)
+
+
+def differentiate(log_density: Callable[[Tensor], Tensor], x: Tensor) -> Point:
+    r"""A log density and its derivatives, which are 0 where they are not numbers."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        log = log_density(x)
+        if not isinstance(log, Tensor) or not log.requires_grad:
+            raise NotDifferentiableError(
+                "log_density: expected a tensor that autograd can differentiate, got one without "
+                "derivatives with respect to the points; use lb.samplers.Slice, which needs none"
+            )
+        (slope,) = torch.autograd.grad(log.sum(), x, allow_unused=True, materialize_grads=True)
+    return Point(x.detach(), log.detach(), slope.nan_to_num(0.0, 0.0, 0.0))
+
+
+def leapfrog(
+    evaluate: Callable[[Tensor], Point], here: Point, momentum: Tensor, step: float | Tensor,
+    scale: Tensor, count: int | Tensor,
+) -> tuple[Point, Tensor]:  # fmt: skip
+    r"""The ends of trajectories and their momenta, after `count` steps.
+
+    Momenta are standard normal: `scale` is the standard deviations (dim,) of the coordinates, or a
+    factor L (dim, dim) of their covariance LLᵀ. Step sizes (n, 1) and counts (n, 1) may differ from
+    row to row. Any number in place of a derivative leaves the map reversible, with determinant 1.
+    """
+    most = int(count.max()) if isinstance(count, Tensor) else count
+    for k in range(most):
+        size = step if isinstance(count, int) else step * (k < count)  # 0 after a row's last
+        momentum = momentum + size / 2 * _pull(here.slope, scale)
+        here = evaluate(here.x + size * _push(momentum, scale))
+        momentum = momentum + size / 2 * _pull(here.slope, scale)
+    return here, momentum
+
+
+def _push(momentum: Tensor, scale: Tensor) -> Tensor:
+    return momentum * scale if scale.dim() == 1 else momentum @ scale.T
+
+
+def _pull(slope: Tensor, scale: Tensor) -> Tensor:
+    return slope * scale if scale.dim() == 1 else slope @ scale
+
+
+class Move(NamedTuple):
+    r"""Points after a trajectory each, accepted or not."""
+
+    end: Point
+    acceptance: Tensor  # the probability that each was accepted with, (n,)
+    divergent: Tensor  # which trajectories were unstable, (n,)
+    outside: Tensor  # which ended where the density is zero, (n,)
+
+
+def move(
+    evaluate: Callable[[Tensor], Point], here: Point, step: float | Tensor, scale: Tensor,
+    count: int | Tensor, generator: torch.Generator,
+) -> Move:  # fmt: skip
+    r"""One trajectory of each point, with a new momentum; the density stays invariant."""
+    x = here.x
+    draw: dict[str, Any] = {"generator": generator, "device": x.device, "dtype": x.dtype}
+    momentum = torch.randn(x.shape, **draw)
+    end, last = leapfrog(evaluate, here, momentum, step, scale, count)
+    kinetic = (momentum.square() - last.square()).sum(1) / 2
+    gain = end.log - here.log + kinetic
+    known = end.x.isfinite().all(1) & ~gain.isnan()
+    gain = torch.where(known, gain, -math.inf)
+    acceptance = gain.clamp_max(0).exp()
+    accepted = torch.rand(len(x), **draw) < acceptance
+    outside = end.log == -math.inf
+    # outside, log p̃ is no measure of the error; momenta that grew beyond all bounds are
+    unstable = ~known | (torch.where(outside, kinetic, gain) < -DIVERGENT)
+    return Move(here.replace(accepted, end), acceptance, unstable, outside & ~unstable)
+
+
+class StepSize:
+    r"""A step size by dual averaging (Hoffman and Gelman, 2014) of the logarithm."""
+
+    def __init__(self, start: float, target: float) -> None:
+        self.target, self.centre = target, math.log(10 * start)
+        self.count, self.error, self.log, self.mean = 0, 0.0, math.log(start), math.log(start)
+
+    def update(self, acceptance: float) -> float:
+        r"""The next step size to try."""
+        self.count += 1
+        n = self.count
+        self.error += (self.target - acceptance - self.error) / (n + 10)
+        self.log = self.centre - math.sqrt(n) / 0.05 * self.error
+        weight = n**-0.75
+        self.mean += weight * (self.log - self.mean)
+        return math.exp(self.log)
+
+
+class HMC(Sampler):
+    r"""Chains that leave a differentiable density invariant, by Hamiltonian dynamics.
+
+    A sweep follows a trajectory of each chain, with derivatives by autograd, to a distant point,
+    which is accepted with a high probability. `burn_in` adapts the step size and the covariance of
+    the coordinates from all chains together; afterwards nothing changes. The number of steps is
+    drawn anew at each sweep, so that trajectories do not return to where they began. The sampler is
+    an endless iterator over draws.
+
+    Points where the density is zero (−∞) are never accepted. Trajectories that became unstable are
+    counted in `divergences`; many of them mean that a part of the density may be missed.
+
+    Arguments:
+        log_density: The log density up to a constant, (n,), of points (n, dim), such that autograd
+            can differentiate it; −∞ is allowed. A row may not depend on the others.
+        start: First points (chains, dim), with a density above zero. They set precision and device.
+        support: A `torch.distributions` constraint that points fulfil, such as
+            `constraints.positive`; chains then move in unconstrained coordinates. Default: None.
+        step_size: The first step size, in units of the scale. Default: dim^(−1/4).
+        scale: Standard deviations (dim,) of the unconstrained coordinates, or a Cholesky factor
+            (dim, dim) of their covariance. Default: ones.
+        mass: What `burn_in` adapts the scale to: the "dense" covariance, its "diagonal", or "auto",
+            which is dense where draws suffice. Default: "auto".
+        length: The longest trajectory, in units of the scale; the shortest is a third of it.
+            Default: 2.4.
+        acceptance: The mean acceptance that the step size is adapted to. Default: 0.8.
+        max_steps: The most steps of a trajectory. Default: 500.
+        seed: The generator's seed. Default: 0.
+        generator: A generator instead of the seed. Default: None.
+
+    Attributes:
+        divergences: Trajectories that became unstable, since the burn-in.
+        accepted: The mean probability of acceptance of all sweeps since the burn-in.
+
+    >>> sampler = HMC(lambda x: -x.square().sum(1) / 2, torch.zeros(100, 2)).burn_in(50)
+    >>> sampler.step().shape, sampler.divergences
+    (torch.Size([100, 2]), 0)
+    """
+
+    STATE: ClassVar[dict[str, str]] = {
+        **Sampler.STATE, "slope": "_slope", "scale": "scale", "tuning": "_tuning"
+    }  # fmt: skip
+    COUNTS: ClassVar[tuple[str, ...]] = (*Sampler.COUNTS, "divergences", "_trajectories")
+
+    @checked_arguments
+    def __init__(
+        self, log_density: Function[Callable[[Tensor], Tensor]], start: UserObject[Numbers], *,
+        support: constraints.Constraint | None = None, step_size: Positive | None = None,
+        scale: UserObject[Numbers | None] = None,
+        mass: Annotated[str, Choice(*MASSES)] = "auto", length: Positive = 2.4,
+        acceptance: InnerFraction = 0.8, max_steps: Count = 500, seed: Seed = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(log_density, start, seed, generator)
+        self.transform = _transform(support, self._x)
+        if self.transform is not None:
+            self._x = self.transform.inv(self._x)
+        coordinates = self._x.shape[1]
+        self.mass, self.length, self.target, self.max_steps = mass, length, acceptance, max_steps
+        expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
+        given = 1.0 if scale is None else scale
+        factor = as_tensor("scale", given, expected, self._x.dtype).to(self._x.device)
+        self.scale = factor.expand(coordinates).contiguous() if factor.dim() < 2 else factor
+        sizes = self.scale.diagonal() if self.scale.dim() == 2 else self.scale
+        square = self.scale.shape in ((coordinates,), (coordinates, coordinates))
+        if not square or not ((sizes > 0) & (sizes < math.inf)).all():
+            raise ArgumentError("scale", f"shape {tuple(factor.shape)}", expected)
+        step = coordinates**-0.25 if step_size is None else step_size
+        # the step size, and the sum of mean acceptances
+        self._tuning = torch.tensor([step, 0.0], dtype=torch.float64)
+        self.divergences = self._trajectories = 0
+        self._warned = False
+        here = self._differentiate(self._x)
+        self._log, self._slope = here.log, here.slope
+        self._require_mass()
+
+    @property
+    def step_size(self) -> float:
+        return float(self._tuning[0])
+
+    @property
+    def accepted(self) -> float:
+        sweeps = self._trajectories / self.chains
+        return float(self._tuning[1]) / sweeps if sweeps else math.nan
+
+    def step(self) -> Tensor:
+        r"""One sweep, a trajectory of each chain: the draws (chains, dim)."""
+        moved = self._sweep(self.step_size)
+        self._tuning[1] += float(moved.acceptance.mean())
+        self._trajectories += self.chains
+        self.divergences += int(moved.divergent.sum())
+        usual = 0.01 * self._trajectories
+        if self.divergences > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.divergences:,} of {self._trajectories:,} trajectories became unstable: the "
+                "density has parts that are far narrower than others, which chains may miss; "
+                "a longer `burn_in`, other coordinates or a higher `acceptance` may help",
+                stacklevel=2,
+            )
+        return self._points().clone()
+
+    @checked_arguments
+    def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> HMC:
+        r"""Discard the first sweeps, and adapt the step size and the scale.
+
+        The scale is set after 8, 16, 32, … sweeps, each time from the latest ones, and for the last
+        time before the last quarter, which adapts the step size alone.
+
+        Arguments:
+            sweeps: The number of sweeps.
+            progress: Whether to show a bar. Default: False.
+        """
+        moments, size = _Moments(self._x), StepSize(self.step_size, self.target)
+        step = self.step_size
+        final = sweeps - sweeps // 4
+        for done in tracked(range(1, sweeps + 1), "burning in", progress):
+            moved = self._sweep(step)
+            # the harmonic mean: chains that stand still count more than those that move, but not
+            # those that left the support, which no step size prevents
+            inside = moved.acceptance[~moved.outside].clamp_min(0.1)
+            if len(inside):
+                step = size.update(float(1 / (1 / inside).mean()))
+            moments.add(self._x)
+            power = done >= 8 and done & (done - 1) == 0 and 2 * done <= final
+            if (power or done == final) and moments.spread():
+                self.scale = moments.scale(self.mass)
+                moments = _Moments(self._x)
+                step = min(max(step, 1e-3), self._x.shape[1] ** -0.25)
+                size = StepSize(step, self.target)
+        if sweeps:
+            self._tuning[0] = math.exp(size.mean)
+        self._trajectories = self.divergences = 0
+        self._tuning[1] = 0.0
+        return self
+
+    @torch.no_grad()
+    def _sweep(self, step: float) -> Move:
+        most = min(max(1, math.ceil(self.length / step)), self.max_steps)
+        place: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
+        count = int(torch.randint(math.ceil(most / 3), most + 1, (), **place))
+        here = Point(self._x, self._log, self._slope)
+        moved = move(self._differentiate, here, step, self.scale, count, self.generator)
+        self._x, self._log, self._slope = moved.end
+        self.sweeps_done += 1
+        return moved
+
+    def _points(self) -> Tensor:
+        return self._x if self.transform is None else self.transform(self._x)
+
+    def _differentiate(self, x: Tensor) -> Point:
+        # so far out, a function may overflow; nearer, NaN is an error of the user's
+        near = x.abs().amax(1) <= 10 * self._x.abs().max() + 10
+
+        def log_density(u: Tensor) -> Tensor:
+            if self.transform is None:
+                return self._evaluate(u, near)
+            point = self.transform(u)
+            volume = self.transform.log_abs_det_jacobian(u, point)
+            return self._evaluate(point, near) + volume.reshape(len(u), -1).sum(1)
+
+        return differentiate(log_density, x)
+
+
+def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform | None:
+    r"""The bijection from unconstrained coordinates to a support that holds the points x."""
+    if support is None:
+        return None
+    try:
+        transform = biject_to(support)
+        inside = support.check(x)
+    except (NotImplementedError, RuntimeError, ValueError, TypeError) as error:
+        expected = "a torch.distributions constraint of points (n, dim) that biject_to knows"
+        raise ArgumentError("support", f"{support!r} ({type(error).__name__})", expected) from error
+    if not inside.all():
+        raise ArgumentError("start", "points outside the support", f"points that are {support!r}")
+    u = transform.inv(x)
+    if u.dim() != 2 or not u.isfinite().all():
+        expected = f"points inside {support!r}, away from its boundary"
+        raise ArgumentError("start", "points without finite unconstrained coordinates", expected)
+    return transform
+
+
+class _Moments:
+    r"""The mean and covariance of the draws of all chains."""
+
+    def __init__(self, x: Tensor) -> None:
+        dim = x.shape[1]
+        self.count, self.centre = 0, x.mean(0).double()
+        self.sum = torch.zeros(dim, dtype=torch.float64, device=x.device)
+        self.squares = self.sum.new_zeros((dim, dim) if dim <= MAX_DENSE else (dim,))
+
+    def add(self, x: Tensor) -> None:
+        rows = x.double() - self.centre
+        self.count += len(rows)
+        self.sum += rows.sum(0)
+        self.squares += rows.T @ rows if self.squares.dim() == 2 else rows.square().sum(0)
+        self.like = x
+
+    def spread(self) -> bool:
+        r"""Whether every coordinate has varied."""
+        return self.count > 2 and bool((self._variances() > 0).all())
+
+    def _variances(self) -> Tensor:
+        squares = self.squares.diagonal() if self.squares.dim() == 2 else self.squares
+        return squares / self.count - (self.sum / self.count).square()
+
+    def scale(self, mass: str) -> Tensor:
+        r"""Standard deviations, or a factor of the covariance where draws suffice for one."""
+        n, variances = self.count, self._variances()
+        dim = len(variances)
+        if mass == "dense" or (mass == "auto" and 1 < dim <= MAX_DENSE and n >= 4 * dim):
+            if self.squares.dim() == 1:
+                raise ArgumentError(
+                    "mass", "'dense'", f"'diagonal' for over {MAX_DENSE} coordinates"
+                )
+            mean = self.sum / n
+            covariance = self.squares / n - mean.outer(mean)
+            weight = n / (n + 5.0)
+            covariance = weight * covariance + (1 - weight) * variances.diag()
+            factor, failed = torch.linalg.cholesky_ex(covariance)
+            if not failed:
+                return factor.to(self.like)
+        return variances.sqrt().to(self.like)

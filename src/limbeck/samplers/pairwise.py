@@ -1,0 +1,224 @@
+r"""Densities whose sites interact in pairs: their couplings, and sweeps of many sites at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limbeck.supports import Discrete
+
+MAX_FEATURES = 1100  # couplings of more are not looked for: they take too many evaluations
+TRIPLES = 64  # whose third differences must vanish
+RANDOM_EVENTS = 256  # at which the couplings must give the log density
+EVALUATED_TOGETHER = 2**22  # numbers of events
+RECOMPUTED = 32  # sweeps after which log odds are computed anew, against rounding
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    r"""log p̃(x) = c + Σ hᵢ(xᵢ) + Σ Jᵢⱼ(xᵢ, xⱼ) over a discrete support.
+
+    Features are indicators of the values of a site, but for its first value. Sites are put into
+    groups without couplings among them, such as the colours of a chessboard. Given the others, the
+    sites of a group are independent, so that a sweep changes a group at a time.
+
+    Attributes:
+        support: The support, of N sites with q values.
+        constant: c, log p̃ of the event of first values.
+        fields: h, (M,) with M = N (q − 1), of features in the order of the groups.
+        couplings: J, (M, M), in the same order.
+        sites: The sites (N,) in the order of the groups.
+        groups: The first and last place of each group in that order, and of the sites it acts on.
+    """
+
+    support: Discrete
+    constant: float
+    fields: Tensor
+    couplings: Tensor
+    sites: Tensor
+    groups: tuple[tuple[int, int, int, int], ...]
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, log_density: Callable[[Tensor], Tensor], support: Discrete, like: Tensor
+    ) -> Pairwise | None:
+        r"""The couplings of a log density of events as in `like`; None if others are needed.
+
+        It takes about M² / 2 evaluations.
+        """
+        size = support.size * (support.count - 1)
+        if size > MAX_FEATURES or support.size < 2:
+            return None
+        evaluate = _Evaluation(log_density, support, like)
+        generator = torch.Generator().manual_seed(0)
+        if _has_triples(evaluate, generator):
+            return None
+        q, sites = support.count, torch.arange(support.size)
+        single = torch.stack(
+            [sites.repeat_interleave(q - 1), torch.arange(1, q).repeat(len(sites))]
+        )
+        one, other = torch.triu_indices(size, size, 1)
+        apart = single[0, one] != single[0, other]
+        one, other = one[apart], other[apart]
+        constant = evaluate(torch.zeros(1, support.size, dtype=torch.long))
+        h = evaluate.at(single[:1], single[1:]) - constant
+        both = torch.stack([one, other])
+        logs = evaluate.at(single[0][both], single[1][both])
+        J = h.new_zeros(size, size)
+        J[one, other] = logs - h[one] - h[other] - constant
+        J += J.T.clone()
+        if not (h.isfinite().all() and J.isfinite().all()):
+            return None
+        J[J.abs() < 16 * evaluate.eps * max(1.0, float(logs.abs().max()))] = 0.0  # of rounding
+        pairs = cls._grouped(support, float(constant), h, J)
+        codes = torch.randint(q, (RANDOM_EVENTS, support.size), generator=generator)
+        codes = torch.cat([codes, torch.arange(min(q, 16))[:, None].expand(-1, support.size)])
+        x = support.decode(codes.to(like.dtype)).reshape(-1, *support.shape).to(like.device)
+        pairs = pairs.to(like)
+        return pairs if pairs.agrees(x, evaluate(codes)) else None
+
+    @classmethod
+    def _grouped(cls, support: Discrete, constant: float, h: Tensor, J: Tensor) -> Pairwise:
+        n, others = support.size, support.count - 1
+        coupled = (J.reshape(n, others, n, others) != 0).any(3).any(1)
+        groups = list[list[int]]()
+        near = [set(row.nonzero()[:, 0].tolist()) for row in coupled]
+        for site in sorted(range(n), key=lambda i: -len(near[i])):
+            free = next((group for group in groups if near[site].isdisjoint(group)), None)
+            groups.append([site]) if free is None else free.append(site)
+        sites = torch.tensor([site for group in groups for site in group])
+        features = (sites[:, None] * others + torch.arange(others)).flatten()
+        h, J = h[features], J[features][:, features]
+        places, begin = list[tuple[int, int, int, int]](), 0
+        for group in groups:
+            end = begin + len(group)
+            acted = (J[:, begin * others : end * others] != 0).any(1).nonzero()[:, 0] // others
+            low, high = (int(acted[0]), int(acted[-1]) + 1) if len(acted) else (0, 0)
+            places.append((begin, end, low, high))
+            begin = end
+        return cls(support, constant, h, J, sites, tuple(places))
+
+    def to(self, like: Tensor) -> Pairwise:
+        r"""The same with the device and type of a tensor."""
+        tensors = self.fields.to(like), self.couplings.to(like), self.sites.to(like.device)
+        return Pairwise(self.support, self.constant, *tensors, self.groups)
+
+    def log_unnormalized(self, x: Tensor) -> Tensor:
+        r"""log p̃(x), (n,), of events (n, *shape)."""
+        state = self._indicators(x)
+        return self.constant + (state * (self.fields[:, None] + self._odds(state))).sum(0) / 2
+
+    def agrees(self, x: Tensor, log_p: Tensor) -> bool:
+        r"""Whether it gives log densities (n,) of events, but for rounding."""
+        if not log_p.isfinite().all():
+            return False
+        gap = (self.log_unnormalized(x).double() - log_p.double()).abs().max()
+        eps = torch.finfo(min(x.dtype, log_p.dtype, key=lambda t: torch.finfo(t).bits)).eps
+        return bool(gap <= 20 * eps * max(1.0, float(log_p.abs().max())) * len(self.fields) ** 0.5)
+
+    @torch.no_grad()
+    def sweep(
+        self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None,
+        beta: float = 1.0, reverse: bool = False,
+    ) -> Tensor:  # fmt: skip
+        r"""Chains (n, *shape) after sweeps of Gibbs sampling that leave exp(β log p̃) invariant.
+
+        `reverse` goes through the groups of sites backwards.
+        """
+        state, others = self._indicators(x), self.support.count - 1
+        for done in range(sweeps):
+            if done % RECOMPUTED == 0:
+                odds = self._odds(state)
+            for begin, end, low, high in self.groups[:: -1 if reverse else 1]:
+                here = slice(begin * others, end * others)
+                new = _choose(odds[here] * beta, others, generator)
+                acted = slice(low * others, high * others)
+                odds[acted].addmm_(self.couplings[acted, here], new - state[here])
+                state[here] = new
+        codes = torch.empty(self.support.size, len(x), dtype=x.dtype, device=x.device)
+        values = torch.arange(1, others + 1, dtype=x.dtype, device=x.device)
+        codes[self.sites] = torch.einsum("sqn,q->sn", state.reshape(-1, others, len(x)), values)
+        return self.support.decode(codes.T).reshape(x.shape)
+
+    def _indicators(self, x: Tensor) -> Tensor:
+        r"""The features (M, n) of events."""
+        codes = self.support.encode(x).flatten(1).T[self.sites]
+        if self.support.count == 2:
+            return codes.contiguous()
+        values = torch.arange(1, self.support.count, dtype=x.dtype, device=x.device)
+        return (codes[:, None] == values[:, None]).to(x.dtype).flatten(0, 1)
+
+    def _odds(self, state: Tensor) -> Tensor:
+        r"""Log odds (M, n) of each value of a site against its first, given the other sites."""
+        return torch.addmm(self.fields[:, None], self.couplings, state)
+
+
+def _choose(odds: Tensor, others: int, generator: torch.Generator | None) -> Tensor:
+    r"""Features of new values of sites, drawn by their log odds (sites · others, n)."""
+    shape = len(odds) // others, odds.shape[1]
+    at = torch.rand(shape, generator=generator, device=odds.device, dtype=odds.dtype)
+    if others == 1:
+        return (at < odds.sigmoid()).to(odds.dtype)
+    logits = odds.reshape(shape[0], others, -1)
+    top = logits.amax(1, keepdim=True).clamp_min(0)
+    weights = (logits - top).exp()
+    upto = weights.cumsum(1)
+    at = (at * (upto[:, -1] + (-top[:, 0]).exp()))[:, None]
+    return ((at < upto) & (at >= upto - weights)).to(odds.dtype).flatten(0, 1)
+
+
+def _has_triples(evaluate: _Evaluation, generator: torch.Generator) -> bool:
+    r"""Whether three sites, of a few at random, interact in another way than in pairs."""
+    support = evaluate.support
+    if support.size < 3:
+        return False
+    base = torch.randint(support.count, (TRIPLES, support.size), generator=generator)
+    sites = torch.rand(TRIPLES, support.size, generator=generator).argsort(1)[:, :3]
+    turns = torch.randint(1, support.count, (TRIPLES, 3), generator=generator)
+    total, scale = torch.zeros(TRIPLES, dtype=torch.float64), 1.0
+    for corner in range(8):
+        bits = torch.tensor([corner & 1, corner >> 1 & 1, corner >> 2 & 1])
+        codes = base.scatter(1, sites, (base.gather(1, sites) + turns * bits) % support.count)
+        log_p = evaluate(codes)
+        if not log_p.isfinite().all():
+            return True
+        scale = max(scale, float(log_p.abs().max()))
+        total += (-1) ** int(bits.sum()) * log_p
+    return bool(total.abs().max() > 40 * evaluate.eps * scale)
+
+
+class _Evaluation:
+    r"""A log density of events by their codes (n, N), in float64 where it can be."""
+
+    def __init__(
+        self, log_density: Callable[[Tensor], Tensor], support: Discrete, like: Tensor
+    ) -> None:
+        self.log_density, self.support = log_density, support
+        self.device, self.dtype = like.device, torch.float64
+        codes = torch.zeros(2, support.size, dtype=torch.long)
+        try:
+            log_p = self._log_density(codes)
+        except (RuntimeError, TypeError):  # its own tensors are of another type
+            self.dtype = like.dtype
+            log_p = self._log_density(codes)
+        self.eps = torch.finfo(log_p.dtype).eps
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        rows = max(1, EVALUATED_TOGETHER // self.support.size)
+        return torch.cat([self._log_density(part).double().cpu() for part in codes.split(rows)])
+
+    def at(self, sites: Tensor, values: Tensor) -> Tensor:
+        r"""log p̃ (n,) of first values but for some sites (k, n), which have values (k, n)."""
+        rows, parts = max(1, EVALUATED_TOGETHER // self.support.size), list[Tensor]()
+        for site, value in zip(sites.split(rows, 1), values.split(rows, 1), strict=True):
+            codes = torch.zeros(site.shape[1], self.support.size, dtype=torch.long)
+            parts.append(self(codes.scatter_(1, site.T, value.T)))
+        return torch.cat(parts)
+
+    def _log_density(self, codes: Tensor) -> Tensor:
+        x = self.support.decode(codes.to(self.device, self.dtype))
+        return self.log_density(x.reshape(-1, *self.support.shape))
