@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 
 import limbeck as lb
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import CheckpointError
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
 from limbeck.models.rbm import RBM
@@ -281,32 +281,32 @@ def test_training_comes_near_a_known_density(name):
 
 @every
 @pytest.mark.parametrize(
-    ("x", "message"),
+    ("x", "received", "expected"),
     [
-        (torch.full((2, 5), 0.5), "x: expected 0 and 1.*, got 10 values such as 0.5"),
-        (torch.zeros(2, 4), r"x: expected .*\(n, 5\).*, got .*\(2, 4\)"),
-        (torch.zeros(2, 5, dtype=torch.float64), "x: expected .*, got torch.float64"),
-        ([0, 1], "x: expected"),
+        (torch.full((2, 5), 0.5), "10 values such as 0.5", "0 and 1"),
+        (torch.zeros(2, 4), r"\(2, 4\)", r"\(n, 5\)"),
+        (torch.zeros(2, 5, dtype=torch.float64), "torch.float64", ""),
+        ([0, 1], "^a list$", ""),
     ],
 )
-def test_what_is_no_event_is_refused(name, x, message):
+def test_what_is_no_event_is_refused(name, x, received, expected):
     model = BUILDERS[name](5, generator=generator())
-    with pytest.raises(ArgumentError, match=message):
+    with refused("x", received, expected=expected):
         model.log_prob(x)
 
 
 @every
 @pytest.mark.parametrize(
-    ("rest", "argument"),
+    ("rest", "argument", "received"),
     [
-        ({"support": Binary(4)}, "support"),
-        ({"support": Real(5)}, "support"),
-        ({"order": [0, 1, 2, 3, 3]}, "order"),
-        ({"dtype": torch.float16}, "dtype"),
+        ({"support": Binary(4)}, "support", ""),
+        ({"support": Real(5)}, "support", ""),
+        ({"order": [0, 1, 2, 3, 3]}, "order", r"numbers of shape \(5,\) that are not"),
+        ({"dtype": torch.float16}, "dtype", r"torch\.float16"),
     ],
 )
-def test_what_fits_no_model_is_refused(name, rest, argument):
-    with pytest.raises(ArgumentError, match=f"^{argument}: expected"):
+def test_what_fits_no_model_is_refused(name, rest, argument, received):
+    with refused(argument, received):
         BUILDERS[name](5, **rest)
 
 

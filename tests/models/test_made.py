@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from limbeck.models.made import MADE
-from limbeck.supports import Binary, States
+from limbeck.supports import Binary, Spins, States
 from tests.refusals import refused
 
 
@@ -37,7 +37,30 @@ def test_degrees_are_spread_evenly(inputs, width):
 def test_masks_are_no_buffers():
     made = MADE(20, (30, 30), generator=generator())
     assert [name for name, _ in made.named_buffers()] == ["order"]
-    assert set(made.spec()) == {"type", "inputs", "order", "support", "dtype", "hidden", "skip"}
+    names = {"type", "inputs", "order", "support", "dtype", "hidden", "skip", "activation"}
+    assert set(made.spec()) == names
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 8)])
+def test_hyperbolic_tangents_give_a_density_that_is_sampled_and_saved(hidden, tmp_path):
+    made = MADE(5, hidden, support=Spins(5), activation="tanh", generator=generator())
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator()))
+    events = Spins(5).enumerate(0, 32)
+    p = made.log_prob(events).detach().exp()
+    assert p.sum().item() == pytest.approx(1, abs=1e-5)
+    x = made.sample(20_000, generator())
+    counts = torch.stack([(x == event).all(1).sum() for event in events])
+    assert ((counts - 20_000 * p).abs() < 5 * (20_000 * p).sqrt() + 1).all()
+    again = MADE.load(made.save(tmp_path / "made.safetensors"))
+    torch.testing.assert_close(again.log_prob(events).exp(), p, atol=1e-6, rtol=1e-5)
+
+
+def test_a_spec_of_before_has_the_activation_of_before():
+    spec = MADE(5, (8,), generator=generator()).spec()
+    del spec["activation"]
+    assert MADE.from_spec(spec).activation == "gelu"
 
 
 def test_masked_weights_start_at_zero_and_have_no_gradient():

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.distributions import Bernoulli
 
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.normalization.log_partition import log_partition
 from limbeck.supports import Binary, Real, Spins
@@ -293,25 +292,25 @@ def test_log_z_below_the_density_of_a_single_event_is_impossible():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "argument", "received", "expected"),
     [
-        ({"samples": 0}, "samples: expected a whole number from 1.*, got 0"),
-        ({"samples": -5}, "samples: expected .*, got -5"),
-        ({"samples": 10.5}, "samples: expected .*, got 10.5"),
-        ({"chains": 0}, "chains: expected a whole number from 1.*, got 0"),
-        ({"chains": 2001}, "chains: expected .*, got 2001"),
-        ({"thin": 0}, "thin: expected .*, got 0"),
-        ({"burn_in": -1}, "burn_in: expected .*, got -1"),
-        ({"burn_in": "long"}, "burn_in: expected a whole number from 0, or 'auto'.*, got 'long'"),
-        ({"kernel": "gibs"}, "kernel: expected .*, got 'gibs'"),
-        ({"start": "data"}, "start: expected .*, got 'data'"),
-        ({"second_start": "data"}, "second_start: expected .*, got 'data'"),
-        ({"start": torch.zeros(2, 3)}, r"start: expected .*, got shape \(2, 3\)"),
+        ({"samples": 0}, "samples", "^0$", "a whole number from 1"),
+        ({"samples": -5}, "samples", "^-5$", ""),
+        ({"samples": 10.5}, "samples", "^10.5$", ""),
+        ({"chains": 0}, "chains", "^0$", "a whole number from 1"),
+        ({"chains": 2001}, "chains", "^2001$", ""),
+        ({"thin": 0}, "thin", "^0$", ""),
+        ({"burn_in": -1}, "burn_in", "^-1$", ""),
+        ({"burn_in": "long"}, "burn_in", "'long'", "a whole number from 0, or 'auto'"),
+        ({"kernel": "gibs"}, "kernel", "'gibs'", ""),
+        ({"start": "data"}, "start", "'data'", ""),
+        ({"second_start": "data"}, "second_start", "'data'", ""),
+        ({"start": torch.zeros(2, 3)}, "start", r"shape \(2, 3\)", ""),
     ],
 )
-def test_what_cannot_be_meant_is_refused(settings, message):
+def test_what_cannot_be_meant_is_refused(settings, argument, received, expected):
     rbm = random_rbm()
-    with pytest.raises(ArgumentError, match=message):
+    with refused(argument, received, expected=expected):
         bridged(rbm, student(rbm), **settings)
 
 

@@ -10,7 +10,6 @@ from torch import nn
 from torch.distributions import Bernoulli, Normal
 
 from limbeck.arrays import full_precision
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.nade import NADE
 from limbeck.normalization import densities as evaluating
@@ -56,9 +55,7 @@ def test_seeds_are_whole_numbers(seed):
 def test_log_densities_that_are_no_numbers_are_refused_with_their_number(bad):
     broken = flat(lambda x: torch.where(x[:, 0] > 0, bad, 0.0))
     x = torch.cat([torch.zeros(3, 12), torch.ones(2, 12)])
-    with pytest.raises(
-        ArgumentError, match=rf"target: expected .*, got log densities such as {bad} at 2 of 5"
-    ):
+    with refused("target", f"log densities such as {bad} at 2 of 5"):
         Densities(broken).log_target(x)
     with refused("proposal", "log densities such as"):
         Densities(flat(lambda x: x.sum(1)), Fixed(torch.ones(12), bad))
@@ -94,19 +91,20 @@ def test_a_proposal_s_own_samples_must_have_mass():
 
 
 @pytest.mark.parametrize(
-    ("proposal", "message"),
+    ("proposal", "received", "expected"),
     [
-        (NADE(5, 2, generator=generator()), r"one over Binary\(12\), got one over Binary\(5\)"),
+        (NADE(5, 2, generator=generator()), r"one over Binary\(5\)", r"one over Binary\(12\)"),
         (
             NADE(12, 2, support=Spins(12), generator=generator()),
-            r"one over Binary\(12\), got one over Spins\(12\)",
+            r"one over Spins\(12\)",
+            r"one over Binary\(12\)",
         ),
-        (Bernoulli(torch.full((5,), 0.5)), r"shape \(n, 12\), got shape \(8, 5\)"),
-        (Normal(torch.zeros(12), 1.0), "0 and 1, got .* values such as "),
+        (Bernoulli(torch.full((5,), 0.5)), r"shape \(8, 5\)", r"shape \(n, 12\)"),
+        (Normal(torch.zeros(12), 1.0), "values such as", "0 and 1"),
     ],
 )
-def test_a_proposal_over_something_else_is_refused(proposal, message):
-    with pytest.raises(ArgumentError, match="proposal: expected " + message):
+def test_a_proposal_over_something_else_is_refused(proposal, received, expected):
+    with refused("proposal", received, expected=expected):
         Densities(random_rbm(), proposal)
 
 

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.normalization import log_partition as enumeration
@@ -132,30 +131,51 @@ def test_events_have_the_type_of_the_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received", "expected"),
     [
         (
             lambda: exact_log_z(RBM.random(784, 500)),
-            r"25 on one.*784 visible and 500 hidden units",
+            "target",
+            "784 visible and 500 hidden units",
+            "25 on one",
         ),
-        (lambda: exact_log_z(RBM.random(6, 6), limit=32), r" 5 on.*6 visible and 6 hidden units"),
         (
-            lambda: exact_log_z(Energy(lambda x: x.sum(1), States(3, 20))),
-            r"target: expected .*, got 3\^20 events",
+            lambda: exact_log_z(RBM.random(6, 6), limit=32),
+            "target",
+            "6 visible and 6 hidden units",
+            "5 on",
+        ),
+        (
+            lambda: exact_log_z(Energy(lambda x: x.prod(1) + x.sum(1), States(3, 20))),
+            "target",
+            r"3\^20 events",
+            "",
         ),
         (
             lambda: exact_log_z(Energy(lambda x: x.sum(1), Real(2))),
-            r"target: expected .*, got Real\(2\)",
+            "target",
+            r"Real\(2\)",
+            "",
         ),
-        (lambda: exact_log_z("rbm"), "target: expected .*, got a str"),
-        (lambda: exact_log_z(Energy(lambda x: x.sum(1) * math.nan, Binary(2))), "log Z is nan"),
-        (lambda: exact_log_z(Energy(lambda x: x.sum(1) + math.inf, Binary(2))), "log Z is -inf"),
-        (lambda: exact_log_z(RBM.random(2, 2), block=0), "block: expected .*, got 0"),
-        (lambda: exact_log_z(RBM.random(2, 2), limit=0), "limit: expected .*, got 0"),
+        (lambda: exact_log_z("rbm"), "target", "^a str$", ""),
+        (
+            lambda: exact_log_z(Energy(lambda x: x.sum(1) * math.nan, Binary(2))),
+            "target",
+            "log Z is nan",
+            "",
+        ),
+        (
+            lambda: exact_log_z(Energy(lambda x: x.sum(1) + math.inf, Binary(2))),
+            "target",
+            "log Z is -inf",
+            "",
+        ),
+        (lambda: exact_log_z(RBM.random(2, 2), block=0), "block", "^0$", ""),
+        (lambda: exact_log_z(RBM.random(2, 2), limit=0), "limit", "^0$", ""),
     ],
 )
-def test_bad_arguments(call, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments(call, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         call()
 
 

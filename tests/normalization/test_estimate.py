@@ -114,3 +114,30 @@ def test_any_numbers_can_be_printed_and_written(value, error):
     read = json.loads(json.dumps(z.to_dict(), allow_nan=False))
     assert read["value"] == value
     assert read["bounds"]["upper"] is None
+
+
+def test_the_difference_of_two_estimates_adds_variances_and_doubts():
+    one = LogPartition(5.0, 0.3, "bridge", Verdict(), seed=1, degrees=10)
+    other = LogPartition(2.0, 0.4, "ais", Verdict(("a doubt",), ("a check",)), seed=2, degrees=10)
+    ratio = one - other
+    assert float(ratio) == 3.0
+    assert ratio.std_error == pytest.approx(0.5)
+    assert ratio.degrees == pytest.approx(0.5**4 / (0.3**4 / 10 + 0.4**4 / 10))
+    assert ratio.verdict == Verdict(("a doubt",), ("a check",))
+    assert "log Z₁ − log Z₂" in str(ratio)
+
+
+def test_estimates_that_share_random_numbers_have_no_difference():
+    one, other = (LogPartition(v, 0.1, "bridge", Verdict(), seed=3) for v in (5.0, 2.0))
+    with refused("seed", "two estimates with seed 3"):
+        one - other
+    exact = LogPartition(2.0, 0.0, "exact", Verdict(), seed=3)
+    assert (one - exact).std_error == pytest.approx(0.1)
+    with pytest.raises(TypeError):
+        one - 2.0
+
+
+def test_the_difference_of_exact_values_is_exact():
+    one, other = (LogPartition(v, 0.0, "exact", Verdict()) for v in (5.0, 2.0))
+    assert (one - other).interval() == (3.0, 3.0)
+    assert "3.000000, exactly" in (one - other).sentence()

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli
 
-from limbeck.errors import ArgumentError
 from limbeck.models.rbm import RBM
 from limbeck.normalization import importance as expectations
 from limbeck.normalization.importance import ExpectedStatistics, expected_statistics
 from limbeck.supports import Binary
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -210,39 +210,49 @@ def test_equal_seeds_give_equal_estimates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received"),
     [
-        (lambda: expected_statistics(model()), "x, proposal: expected .*, got neither"),
+        (lambda: expected_statistics(model()), "x, proposal", "^neither$"),
         (
             lambda: expected_statistics(model(), torch.zeros(9, 6), proposal=Bernoulli(0.5)),
-            "x, proposal: expected .*, got both",
+            "x, proposal",
+            "^both$",
         ),
-        (lambda: expected_statistics("rbm", torch.zeros(9, 6)), "rbm: expected an RBM, got 'rbm'"),
+        (lambda: expected_statistics("rbm", torch.zeros(9, 6)), "rbm", "'rbm'"),
         (
             lambda: expected_statistics(model(), torch.zeros(9, 5)),
-            r"x: expected .*, got shape \(9, 5\)",
+            "x",
+            r"shape \(9, 5\)",
         ),
-        (lambda: expected_statistics(model(), torch.zeros(6)), r"x: expected .*, got shape \(6,\)"),
-        (lambda: expected_statistics(model(), [[0.0] * 6] * 9), "x: expected a tensor.*, got "),
+        (lambda: expected_statistics(model(), torch.zeros(6)), "x", r"shape \(6,\)"),
+        (
+            lambda: expected_statistics(model(), [[0.0] * 6] * 9),
+            "x",
+            r"\[\[0\.0, 0\.0, 0\.0, 0\.0, 0\.0, 0\.0\]",
+        ),
         (
             lambda: expected_statistics(model(), torch.zeros(1, 6)),
-            "x: expected two samples.*, got shape",
+            "x",
+            "^shape",
         ),
         (
             lambda: expected_statistics(model(), torch.zeros(3, 0, 6)),
-            "x: expected .*, got shape .*0",
+            "x",
+            "shape .*0",
         ),
         (
             lambda: expected_statistics(model(), torch.full((9, 6), 0.5)),
-            "x: expected .*, got 54 values",
+            "x",
+            "54 values",
         ),
         (
             lambda: expected_statistics(model(), proposal=Bernoulli(torch.rand(6)), samples=1),
-            "samples: expected .*, got 1",
+            "samples",
+            "^1$",
         ),
-        (lambda: expected_statistics(model(), proposal="nade"), "proposal: expected .*, got a str"),
+        (lambda: expected_statistics(model(), proposal="nade"), "proposal", "^a str"),
     ],
 )
-def test_bad_arguments(call, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments(call, argument, received) -> None:
+    with refused(argument, received):
         call()

@@ -131,19 +131,20 @@ def test_float32_models_are_summed_in_float64():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "argument", "received"),
     [
-        ({"method": "bar"}, "method: expected .*, got 'bar'"),
-        ({"method": "bridge", "samples": 0}, "samples: expected .*, got 0"),
-        ({"seed": -1, "method": "bridge"}, "seed: expected .*, got -1"),
+        ({"method": "bar"}, "method", "'bar'"),
+        ({"method": "bridge", "samples": 0}, "samples", "^0$"),
+        ({"seed": -1, "method": "bridge"}, "seed", "^-1$"),
         (
             {"proposal": "nade", "method": "bridge"},
-            "proposal: expected .*, got a str without log_prob",
+            "proposal",
+            "a str without log_prob",
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(settings, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_cannot_be_meant_is_refused(settings, argument, received):
+    with refused(argument, received):
         log_partition(random_rbm(), **{"proposal": student(random_rbm())} | settings)
 
 

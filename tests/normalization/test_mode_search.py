@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import exact_log_z
 from limbeck.normalization.mode_search import climb
 from limbeck.supports import Binary, Real, Spins, States
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 
@@ -120,34 +120,39 @@ def test_forbidden_events_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received"),
     [
         (
             lambda: climb(Energy(lambda x: x.sum(1), Real(2))),
-            r"target: expected .*discrete.*, got Real\(2\)",
+            "target",
+            r"Real\(2\)",
         ),
-        (lambda: climb("rbm"), "target: expected .*, got a str"),
-        (lambda: climb(RBM.random(3, 2), -1), "tries: expected .*, got -1"),
-        (lambda: climb(RBM.random(3, 2), sweeps=0.5), "sweeps: expected .*, got 0.5"),
-        (lambda: climb(RBM.random(3, 2), seed=-1), "seed: expected .*, got -1"),
+        (lambda: climb("rbm"), "target", "^a str$"),
+        (lambda: climb(RBM.random(3, 2), -1), "tries", "^-1$"),
+        (lambda: climb(RBM.random(3, 2), sweeps=0.5), "sweeps", "^0.5$"),
+        (lambda: climb(RBM.random(3, 2), seed=-1), "seed", "^-1$"),
         (
             lambda: climb(RBM.random(3, 2), start=torch.full((1, 3), 0.5)),
-            "start: expected .*, got 3 values",
+            "start",
+            "^3 values",
         ),
         (
             lambda: climb(Energy(lambda x: x.sum(1) + math.inf, Binary(2)), 0),
-            "target: expected .*, got -inf",
+            "target",
+            "^-inf",
         ),
         (
             lambda: climb(Energy(lambda x: x.sum(1) * math.nan, Binary(2)), 0),
-            "target: expected .*, got nan",
+            "target",
+            "^nan",
         ),
         (
             lambda: climb(Energy(lambda x: x.sum(1) - math.inf, Binary(2)), 0),
-            "target: expected .*, got inf",
+            "target",
+            "^inf",
         ),
     ],
 )
-def test_bad_arguments(call, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments(call, argument, received) -> None:
+    with refused(argument, received):
         call()

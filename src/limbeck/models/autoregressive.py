@@ -169,7 +169,7 @@ class Autoregressive(nn.Module):
             "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
             "dtype": checks.DtypeName, **cls.settings,
         }  # fmt: skip
-        fields = checks.spec_fields(cls, spec, kinds, optional=("centre",))
+        fields = checks.spec_fields(cls, spec, kinds, optional=("centre", "activation"))
         kind, *sizes = fields.pop("support") or [None]
         choice("spec.support[0]", kind, SUPPORTS)
         count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)

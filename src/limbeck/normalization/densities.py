@@ -18,6 +18,8 @@ from limbeck.arrays import full_precision
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall, parameters_of
+from limbeck.models.autoregressive import Autoregressive
+from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
@@ -89,20 +91,21 @@ def check_student(student: object, target: ChainTarget, samples: bool = False) -
         raise ArgumentError("student", f"one over {support!r}", expected)
 
 
-def default_student(target: ChainTarget, seed: int) -> NADE:
-    r"""A NADE over the target's support, with as many hidden units as the target, if it has any."""
+def default_student(target: ChainTarget, seed: int) -> Autoregressive:
+    r"""A NADE for a target with hidden units, such as an RBM, else a MADE of one small layer."""
     support = target.support
     if not isinstance(support, Discrete):
         examples = f"lb.GaussianMixture(10, {support.size}) or a Flow({support.size})"
         expected = f"a module with log_prob and sample, as {examples}"
         raise ArgumentError("student", f"None, for a target over {support!r}", expected)
-    hidden = getattr(target, "hidden", None)
-    if not isinstance(hidden, int):
-        hidden = min(max(2 * support.size, 16), 500)
+    hidden, size = getattr(target, "hidden", None), support.size
     like = float_tensor(target)
     dtype = like.dtype if isinstance(like, nn.Parameter) else None
     generator = torch.Generator().manual_seed(seed)
-    return NADE(support.size, hidden, support=support, dtype=dtype, generator=generator)
+    options: Any = {"support": support, "dtype": dtype, "generator": generator}
+    if isinstance(hidden, int):
+        return NADE(size, hidden, **options)
+    return MADE(size, min(max(size, 16), 500), activation="tanh", **options)
 
 
 @torch.no_grad()

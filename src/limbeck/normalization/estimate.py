@@ -145,6 +145,7 @@ class LogPartition:
         seed: The seed.
         seconds: Wall-clock seconds.
         degrees: Degrees of freedom of the error; intervals use Student's t quantiles.
+        quantity: "log Z", or "log Z₁ − log Z₂" for the difference of two estimates.
     """
 
     value: float
@@ -159,6 +160,7 @@ class LogPartition:
     seed: int = 0
     seconds: float = 0.0
     degrees: float = math.inf
+    quantity: str = "log Z"
 
     @checked_arguments
     def interval(self, level: InnerFraction = 0.95) -> tuple[float, float]:
@@ -176,6 +178,36 @@ class LogPartition:
 
         width = self.std_error * float(stdtrit(min(self.degrees, 1e9), (1 + level) / 2))
         return self.value - width, self.value + width
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __sub__(self, other: LogPartition) -> LogPartition:
+        r"""The logarithm of the ratio of two normalisers, of estimates that are independent.
+
+        Variances add, and the verdict has the reasons of both. Two sampled estimates with equal
+        seeds share random numbers, so that the error of their difference is not known: refused.
+        """
+        if not isinstance(other, LogPartition):
+            return NotImplemented
+        sampled = self.std_error > 0 and other.std_error > 0
+        if sampled and self.seed == other.seed:
+            received = f"two estimates with seed {self.seed}"
+            raise ArgumentError("seed", received, "estimates with different seeds, or an exact one")
+        error = math.hypot(self.std_error, other.std_error)
+        # the degrees of freedom of a sum of variances, by Welch and Satterthwaite
+        parts = sum(z.std_error**4 / z.degrees for z in (self, other))
+        degrees = error**4 / parts if parts and math.isfinite(error) else math.inf
+        methods = dict.fromkeys(NAMES.get(z.method, z.method) for z in (self, other))
+        verdict = Verdict(
+            (*self.verdict.doubts, *other.verdict.doubts),
+            (*self.verdict.unchecked, *other.verdict.unchecked),
+        )
+        return LogPartition(
+            self.value - other.value, error, " and ".join(methods), verdict, degrees=degrees,
+            samples=self.samples + other.samples, sweeps=self.sweeps + other.sweeps,
+            seconds=self.seconds + other.seconds, quantity="log Z₁ − log Z₂",
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it; None for no number."""
@@ -195,13 +227,13 @@ class LogPartition:
     def table(self) -> Table:
         r"""The estimate as a table."""
         rows = {
-            "log Z": with_error(self.value, self.std_error),
+            self.quantity: with_error(self.value, self.std_error),
             "95% interval": self._interval_text(" … "),
             "lower bound": self.lower_bound, "upper bound": self.upper_bound, **self.diagnostics,
             "samples": self.samples, "sweeps": self.sweeps, "seconds": f"{self.seconds:.2f}",
             "verdict": self.verdict.state,
         }  # fmt: skip
-        title = f"log Z by {NAMES.get(self.method, self.method)}"
+        title = f"{self.quantity} by {NAMES.get(self.method, self.method)}"
         table = PlainTable(title=title, title_justify="left", show_header=False)
         for name, value in rows.items():
             table.add_row(name.replace("_", " "), _shown(value))
@@ -214,17 +246,21 @@ class LogPartition:
     def sentence(self) -> str:
         r"""The estimate in one sentence."""
         how = NAMES.get(self.method, self.method)
-        if self.method == "exact":
-            return f"log Z is {self.value:.6f}, exactly: by {how}."
+        if self.std_error == 0 and self.verdict:
+            exactly = f"{self.quantity} is {self.value:.6f}, exactly"
+            if events := self.diagnostics.get("events_compared"):
+                pairs = f"if sites interact only in pairs, as at all {events:,} events compared"
+                return f"{exactly} {pairs}: by sums over one site after the other."
+            return f"{exactly}: by {how}."
         value = with_error(self.value, self.std_error)
         if self.verdict:
             interval = self._interval_text(" to ")
-            return f"By {how}, log Z is {value} (95%: {interval}); all checks passed."
+            return f"By {how}, {self.quantity} is {value} (95%: {interval}); all checks passed."
         *others, last = self.verdict.reasons
         reasons = "; ".join([*others, f"and {last}" if others else last])
         if self.verdict.state == "unchecked":
-            return f"log Z = {value}, by {how}, is unchecked: {reasons}."
-        return f"Do not trust log Z = {value}, by {how}: {reasons}."
+            return f"{self.quantity} = {value}, by {how}, is unchecked: {reasons}."
+        return f"Do not trust {self.quantity} = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
         return table_text(self.table()) + self.sentence()

@@ -19,6 +19,7 @@ from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge
+from limbeck.normalization.elimination import find_elimination
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
@@ -36,8 +37,12 @@ LARGEST = 690.0  # the largest exponent in float64, nearly
 class Exact:
     r"""log Z as the sum over all events of a discrete target.
 
+    Where there are too many and sites interact in pairs only, as in an Ising model, sites are
+    summed out one after the other. That they do is found by differences of the log density, and
+    compared with it at many events.
+
     Arguments:
-        limit: The largest number of events that is tried. Default: 2²⁵.
+        limit: The largest number of events, or of entries of a table, that is tried. Default: 2²⁵.
         block: Events at a time. Default: what suits the processor's cache, or the GPU.
     """
 
@@ -54,9 +59,15 @@ class Exact:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
-        value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
+        sums, details = find_elimination(target, self.limit), dict[str, Any]()
+        if sums is None:
+            value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
+        else:
+            value = sums.log_z(progress)
+            details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
         bound, seconds = Bound(value, 0.0), time.perf_counter() - began
-        return LogPartition(value, 0.0, "exact", Verdict(), bound, bound, {}, 0, 0, seed, seconds)
+        results = value, 0.0, "exact", Verdict(), bound, bound, details
+        return LogPartition(*results, 0, 0, seed, seconds)
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -78,7 +89,8 @@ def log_partition(
     * "importance": samples of a proposal alone, which must cover all of the target's mass.
     * "ais": annealing along the target's path; no proposal is needed.
     * "exact": the sum over all events, where they can be counted.
-    * "auto": exact up to 2²⁰ events, or else bridge.
+    * "auto": exact up to 2²⁰ events, or if sums over one site after the other are feasible; or
+      else bridge.
 
     `z.verdict` says whether it can be trusted: "trustworthy", "doubtful" where a check failed, or
     "unchecked" where one could not run. No method can detect mass that neither the proposal, nor
@@ -143,7 +155,8 @@ def choose_method(target: ChainTarget) -> str:
         return "exact" if 2 ** min(target.visible, target.hidden) <= ENUMERABLE else "bridge"
     support = target.support
     count = math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
-    return "exact" if count <= ENUMERABLE else "bridge"
+    small = count <= ENUMERABLE or find_elimination(target, ENUMERABLE) is not None
+    return "exact" if small else "bridge"
 
 
 @checked_arguments
@@ -151,13 +164,14 @@ def exact_log_z(
     target: UserObject[ChainTarget], *, limit: Count = 2**25, block: Count | None = None,
     progress: Flag = True,
 ) -> float:  # fmt: skip
-    r"""log Z of a discrete target, by enumeration.
+    r"""log Z of a discrete target, by enumeration, or by sums over one site after the other.
 
-    Of an RBM the smaller side is enumerated, and the other summed in closed form, in float64.
+    The latter is for sites that interact in pairs only; see `lb.Exact`. Of an RBM the smaller side
+    is enumerated, and the other summed in closed form, in float64.
 
     Arguments:
         target: An RBM, or any target with a discrete support.
-        limit: The largest number of events that is tried. Default: 2²⁵.
+        limit: The largest number of events, or of entries of a table, that is tried. Default: 2²⁵.
         block: Events at a time. Default: what suits the processor's cache, or the GPU.
         progress: Whether to show a bar, if a terminal is there. Default: True.
 
@@ -165,6 +179,8 @@ def exact_log_z(
     3.0
     """
     settings = Exact(limit=limit, block=block)
+    if (sums := find_elimination(target, limit)) is not None:
+        return sums.log_z(progress)
     if isinstance(target, RBM):
         parts = _rbm_parts(target, settings, progress)
     else:

@@ -3,8 +3,9 @@ r"""`normalize`: an unnormalised target in; a tractable student of it out."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,10 @@ from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models.deep_nade import DeepNADE
+from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.normalization.densities import check_student, check_target, default_student
+from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
 from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
@@ -33,6 +35,7 @@ from limbeck.training.schedules import Schedule, as_schedule
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
+MAX_TIMED_STEPS = 10_000_000  # of a run that seconds limit
 
 
 def _check_loss(loss: str | Loss, target: Any, force: bool) -> bool:
@@ -113,7 +116,7 @@ def normalize(
     loss: arg.UserObject[str | Loss] = "kl", *, steps: arg.Count | None = None,
     batch_size: arg.Count | arg.Auto = "auto", chains: arg.Count = 2000,
     scheme: Annotated[str, arg.Choice(*SCHEMES, "auto")] = "auto", sweeps: arg.Count | None = None,
-    burn_in: arg.CountFromZero = 2000, start: Tensor | None = None,
+    burn_in: arg.CountFromZero | None = None, start: Tensor | None = None,
     init: Annotated[str, arg.Choice("auto", "none", "teacher")] = "auto",
     c: arg.Finite | None = None, switch: arg.InnerFraction = 0.1,
     preset: Annotated[str, arg.Choice(*STEPS)] = "auto", force: arg.Flag = False,
@@ -135,16 +138,18 @@ def normalize(
 
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
-        student: A module with `log_prob` over the same support; it is trained in place. Default: a
-            NADE, for discrete supports.
+        student: A module with `log_prob` over the same support; it is trained in place. Default:
+            for discrete supports a NADE of an RBM, a small MADE of other targets.
         loss: A name, or from `limbeck.losses`. Default: "kl".
-        steps: Training steps. Default: 20,000; 30,000 in the preset "thesis".
-        batch_size: Samples per step. Default: 200; 20 in the preset "thesis".
+        steps: Training steps. Default: 20,000, or as many as `seconds` allow; 30,000 in the preset
+            "thesis".
+        batch_size: Samples per step. Default: 200, and 500 for limbeck's own MADE; 20 in the
+            preset "thesis".
         chains: The number of chains; see `Chains`. Default: 2,000.
         scheme: Which chains advance at a step: "all", or the "block" that is used. Default: all on
             a GPU, a block on a CPU.
         sweeps: Sweeps of these chains at a step. Default: 1 for "all", up to 20 for "block".
-        burn_in: Sweeps before the first step. Default: 2,000.
+        burn_in: Sweeps before the first step. Default: 2,000, within a tenth of `seconds`.
         start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" first sets the student to the target's weights (a NADE of an RBM), "none"
             trains it as it is. Default: "teacher" if limbeck creates the student.
@@ -158,15 +163,20 @@ def normalize(
         device: Where to run. Default: a GPU if there is one.
         checkpoint: A folder for checkpoints, to resume from if it holds one. Default: none.
         progress: Whether to show bars, if a terminal is there. Default: True.
-        options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, ….
+        options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, …. With
+            `seconds` and no `steps`, the learning rate falls with the time that has passed.
     """
+    began = time.monotonic()
     decided = ("teacher_output", "student_output", "precompute")
     training = Training.from_options(options, decided, normalize)
-    steps = STEPS[preset] if steps is None else steps
+    by_time = training.seconds is not None and steps is None and preset == "auto"
+    by_time = by_time and loss != "square_error_then_kl"  # whose stages divide the steps
+    steps = steps or (MAX_TIMED_STEPS if by_time else STEPS[preset])
     on_policy = _check_loss(loss, target, force)
     check_target(target, chains=not on_policy)
     by_default = student is None
     student = default_student(target, seed) if student is None else student
+    own_made = by_default and preset == "auto" and isinstance(student, MADE)
     check_student(student, target, on_policy)
     place = choose_device(device)
     for model in (student, target):
@@ -179,7 +189,7 @@ def normalize(
         if warm:
             warm_start(student, target, torch.Generator().manual_seed(seed))
         constant = find_constant(c, loss, target, student, seed)
-        size: int = PRESETS[preset]["batch_size"]
+        size: int = 500 if own_made else PRESETS[preset]["batch_size"]
         if not isinstance(batch_size, str):
             size = batch_size
         elif not on_policy:
@@ -198,6 +208,11 @@ def normalize(
                 # and batches of 20, the KL after 20,000 steps is above that of "all" by 1.3 nats
                 # with one sweep of the block, 0.4 with three, 0.07 with ten, and 0 with twenty.
                 sweeps = 1 if scheme == "all" else min(max(1, chains // size), 20)
+                if by_time and own_made:  # more steps are worth more than newer samples
+                    sweeps = 1
+            if burn_in is None:
+                limit = training.seconds if by_time else None
+                burn_in = _burn_in(target, chains, start, limit)
             source = Chains(
                 target, chains, scheme=scheme, sweeps=sweeps, burn_in=burn_in, start=start,
                 progress=progress,
@@ -206,6 +221,14 @@ def normalize(
             training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
+        if own_made and training.lr is None and training.optimizer == "auto":
+            training = replace(training, lr=0.02)
+        chooses = (training.schedule, training.engine, training.update) == ("auto", "auto", None)
+        if by_time and chooses:
+            schedule = CosineOfTime(began, training.seconds or 1.0)
+            training = replace(training, schedule=schedule, engine="eager")
+        if by_time:
+            training = replace(training, every=training.every or 100)
         if loss == "square_error_then_kl" and isinstance(source, Chains):
             result = square_error_then_kl(target, student, source, constant["c"], switch, training)
         else:
@@ -265,6 +288,31 @@ def square_error_then_kl(
     ]
     result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps, "stages": stages}
     return result
+
+
+def _burn_in(target: Any, chains: int, start: Tensor | None, limit: float | None) -> int:
+    r"""2,000 sweeps of all chains, or, within a time limit, as many as take a tenth of it."""
+    if limit is None:
+        return 2000
+    like = Chains(target, chains, burn_in=0, start=start, seed=0, progress=False)
+    like.to(*place_of(target), 0)
+    like.advance(1)  # the first one may prepare something
+    began = time.monotonic()
+    like.advance(5)
+    sweep = (time.monotonic() - began) / 5
+    return max(1, min(2000, int(limit / 10 / max(sweep, 1e-9))))
+
+
+@dataclass(frozen=True)
+class CosineOfTime:
+    r"""Half a cosine from 1 to 0 of the fraction of some seconds that has passed."""
+
+    began: float = field(repr=False)  # on the monotonic clock
+    seconds: float = 0.0
+
+    def __call__(self, t: Tensor, total: int) -> Tensor:
+        passed = min((time.monotonic() - self.began) / self.seconds, 1.0)
+        return torch.full_like(t, (1 + math.cos(math.pi * passed)) / 2, dtype=torch.float64)
 
 
 @dataclass(frozen=True, repr=False)
