@@ -1,7 +1,10 @@
 r"""The progress bar: there where somebody looks, silent elsewhere, without effect on the run."""
 
 import io
+import re
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -87,6 +90,27 @@ def test_no_bar_where_nobody_looks(monkeypatch):
     monkeypatch.setattr("sys.stderr", file := io.StringIO())
     lb.distill(net(2), net(1), X, **SETTINGS, progress=True)
     assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("verb", [refitted, condensed, normalized])
+def test_long_work_writes_lines_without_a_terminal(monkeypatch, verb):
+    monkeypatch.setattr("sys.stderr", file := io.StringIO())
+    monkeypatch.setattr(progress, "BETWEEN_LINES", -1.0)  # as if each piece took long
+    verb(progress=False)
+    assert file.getvalue() == ""
+    verb(progress=True)
+    lines = file.getvalue().splitlines()
+    assert any(re.fullmatch(r"\w+: \d of 5 done, loss [\d.e-]+", line) for line in lines)
+
+
+def test_labelling_and_the_search_write_lines_without_a_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stderr", file := io.StringIO())
+    monkeypatch.setattr(progress, "BETWEEN_LINES", -1.0)
+    numbers = np.arange(2000) % 200 + 0.0
+    df = pd.DataFrame({"a": np.random.default_rng(0).permutation(numbers), "b": numbers})
+    lb.compress(lambda X: (X["a"] + X["b"]).to_numpy(), df, (4,), steps=5, task="regression")
+    for label in ("querying the teacher", "trying inputs", "trying columns", "distilling"):
+        assert f"{label}: " in file.getvalue()
 
 
 def test_steps_taken_one_by_one_show_a_bar_only_if_asked(look):

@@ -1,4 +1,4 @@
-r"""Progress: bars on a terminal, and single lines anywhere."""
+r"""Progress: bars on a terminal, and lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,34 @@ from rich.console import Console
 
 T = TypeVar("T")
 REFRESH = 0.2  # seconds; reading the loss more often would make GPUs wait
+BETWEEN_LINES = 5.0  # seconds, where there is no terminal
 
 
 def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
-    r"""Pieces of work one by one, with a bar if `progress` is set and there is a terminal."""
+    r"""Pieces of work one by one: with a bar, or lines without a terminal, if `progress` is set."""
     if not _shown(progress):
-        yield from blocks
+        lines = Lines(label, len(blocks), progress)
+        for done, block in enumerate(blocks):
+            lines.show(done)
+            yield block
         return
     yield from bars.track(blocks, label, console=Console(stderr=True), transient=True)
+
+
+class Lines:
+    r"""A line every few seconds about work that takes longer, if `progress` is set."""
+
+    def __init__(self, label: str, total: int, progress: bool) -> None:
+        self.label, self.total, self.progress = label, total, progress
+        self.last = time.monotonic()
+
+    def show(self, done: int, step: Any = None) -> None:
+        r"""The line that so many pieces are done, and a step's loss, if it is time for one."""
+        now = time.monotonic()
+        if self.progress and now - self.last > BETWEEN_LINES:
+            self.last = now
+            loss = "" if step is None else f", loss {step.loss:.4g}"
+            announce(f"{self.label}: {done:,} of {self.total:,} done{loss}", True)
 
 
 def announce(text: str, progress: bool) -> None:
@@ -33,9 +53,12 @@ def _shown(progress: bool) -> bool:
 
 
 def watched(run: Any, progress: bool, label: str = "distilling") -> Iterator[Any]:
-    r"""The steps of a `training.loop.Run`, with a bar under the same conditions."""
+    r"""The steps of a `training.loop.Run`, with a bar or lines under the same conditions."""
     if not _shown(progress):
-        yield from run
+        lines = Lines(label, run.total, progress)
+        for step in run:
+            lines.show(step.number, step)
+            yield step
         return
     counts = ("{task.description}", bars.BarColumn(), bars.MofNCompleteColumn())
     times = ("loss {task.fields[loss]}", bars.TimeElapsedColumn(), bars.TimeRemainingColumn())

@@ -119,7 +119,7 @@ def test_as_many_as_there_are_is_all(tmp_path):
 )
 def test_the_largest_of_what_is_no_distribution_are_refused(tmp_path, values):
     answers = TeacherCache(tmp_path, top_k=2).answers("teacher", (5,))
-    with pytest.raises(lb.ArgumentError, match=r"top_k: .* do not sum to 1"):
+    with refused("top_k", "do not sum to 1"):
         answers.put(KEYS, values)
     derivatives = TeacherCache(tmp_path, top_k=2).answers("teacher", (5,), kind="derivatives")
     derivatives.put(KEYS, values)
@@ -212,19 +212,19 @@ def test_bad_arguments_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     answers = TeacherCache(tmp_path / "cache").answers("teacher", (5,))
     cases = [
-        (lambda: TeacherCache(tmp_path / "file"), "cache: .*which is a file"),
-        (lambda: TeacherCache(tmp_path, top_k=0), "top_k: expected .*, got 0"),
-        (lambda: TeacherCache(tmp_path, top_k=1.5), "top_k: expected .*, got 1.5"),
-        (lambda: TeacherCache(tmp_path, dtype="float16"), "dtype: expected .*, got 'float16'"),
-        (lambda: as_cache(3), "cache: expected .*, got 3"),
-        (lambda: as_cache(""), "cache: expected .*, got ''"),
-        (lambda: answers.put(KEYS, P[:, :4]), r"values: expected \(n, 5\), got .*\(6, 4\)"),
-        (lambda: answers.put(KEYS[:2], P), "values: expected 2.*, got 6 answers"),
-        (lambda: answers.put(KEYS, P * np.nan), "values: .*not finite"),
-        (lambda: answers.put(KEYS, P * 1e39), 'expected .*dtype="float64", got .*float32'),
+        (lambda: TeacherCache(tmp_path / "file"), "cache", "which is a file", ""),
+        (lambda: TeacherCache(tmp_path, top_k=0), "top_k", "^0$", ""),
+        (lambda: TeacherCache(tmp_path, top_k=1.5), "top_k", "^1.5$", ""),
+        (lambda: TeacherCache(tmp_path, dtype="float16"), "dtype", "'float16'", ""),
+        (lambda: as_cache(3), "cache", "^3$", ""),
+        (lambda: as_cache(""), "cache", "''", ""),
+        (lambda: answers.put(KEYS, P[:, :4]), "values", r"\(6, 4\)", r"\(n, 5\)"),
+        (lambda: answers.put(KEYS[:2], P), "values", "6 answers", "2"),
+        (lambda: answers.put(KEYS, P * np.nan), "values", "not finite", ""),
+        (lambda: answers.put(KEYS, P * 1e39), "values", "float32", 'dtype="float64"'),
     ]
-    for call, message in cases:
-        with pytest.raises(lb.ArgumentError, match=message):
+    for call, argument, received, expected in cases:
+        with refused(argument, received, expected=expected):
             call()
     assert not (tmp_path / "cache").exists()
 

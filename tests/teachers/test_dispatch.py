@@ -9,7 +9,6 @@ from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier
 
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.errors import ArgumentError
 from limbeck.teachers.row_teacher import RowTeacher
 from tests.refusals import refused
 
@@ -119,20 +118,21 @@ def test_no_rows_get_no_answers_and_do_not_reach_the_teacher() -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "says"),
+    ("later", "received", "expected"),
     [
-        (lambda x: softmax(x)[1:], r".*, got outputs of shape \(39, 3\) for 40 rows"),
+        (lambda x: softmax(x)[1:], r"outputs of shape \(39, 3\) for 40 rows", ""),
         (
             lambda x: softmax(x[:, :2]),
-            r"shape \(40, 3\), got outputs of shape \(40, 2\) for 40 rows",
+            r"outputs of shape \(40, 2\) for 40 rows",
+            r"shape \(40, 3\)",
         ),
-        (lambda x: np.where(x > 2, np.nan, softmax(x)), ".*, got .*NaN or infinite outputs"),
-        (lambda x: softmax(x) * 2, ".*, got .*between"),
+        (lambda x: np.where(x > 2, np.nan, softmax(x)), "NaN or infinite outputs", ""),
+        (lambda x: softmax(x) * 2, "between", ""),
     ],
 )
-def test_answers_that_turn_wrong_are_refused(later, says) -> None:
+def test_answers_that_turn_wrong_are_refused(later, received, expected) -> None:
     teacher = as_row_teacher(lambda x: softmax(x) if len(x) < 20 else later(x), X)
-    with pytest.raises(ArgumentError, match=f"^teacher: expected {says}"):
+    with refused("teacher", received, expected=expected):
         teacher(X)
 
 
@@ -171,13 +171,13 @@ def test_anything_that_predicts_numbers_will_do() -> None:
 
 
 def test_classes_must_fit() -> None:
-    for classes, says in [
+    for classes, received in [
         (["a", "b"], r"\['a', 'b'\] for softmax, which has 3 classes without names"),
-        (["a", "a", "b"], "names that differ"),
-        ("abc", "a list of names"),
-        ([], "a list of names"),
+        (["a", "a", "b"], r"\['a', 'a', 'b'\]"),
+        ("abc", "'abc'"),
+        ([], r"^\[\]$"),
     ]:
-        with pytest.raises(ArgumentError, match=f"^classes: expected .*{says}"):
+        with refused("classes", received):
             as_row_teacher(softmax, X, classes=classes)
     with refused("classes", expected="None for regression"):
         as_row_teacher(lambda x: x[:, 0] * 9, X, classes=["a"])
@@ -195,14 +195,12 @@ def test_a_predictor_passes_through() -> None:
 @pytest.mark.parametrize("teacher", [3, X, None, {"a": softmax}])
 def test_what_cannot_teach_is_refused(teacher) -> None:
     name = type(teacher).__name__
-    with pytest.raises(
-        ArgumentError, match=f"teacher: expected .*ONNX file.*, got an object of type {name}"
-    ):
+    with refused("teacher", f"an object of type {name}"):
         as_row_teacher(teacher, X)
 
 
 def test_slips_are_named() -> None:
-    with pytest.raises(ArgumentError, match=r"expected an obj.*the class RandomForestClassifier"):
+    with refused("teacher", "the class RandomForestClassifier"):
         as_row_teacher(RandomForestClassifier, X)
     with refused("weights", "one for a single teacher"):
         as_row_teacher(softmax, X, weights=[1.0])

@@ -11,7 +11,6 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Ensemble
 from tests.refusals import refused
 
@@ -73,7 +72,7 @@ def test_one_class_is_enough_for_a_member() -> None:
 
 def test_members_that_cannot_be_matched_are_refused() -> None:
     numbers = forest(np.arange(60) % 3)
-    with pytest.raises(ArgumentError, match=r"classes=.*\['ant', 'bee', 'cat'\] and \[0, 1, 2\]"):
+    with refused("teacher", r"\['ant', 'bee', 'cat'\] and \[0, 1, 2\]", expected="classes="):
         as_row_teacher([forest(), numbers])
     both = as_row_teacher([forest(), numbers], classes=["ant", "bee", "cat"])
     parts = forest().predict_proba(X), numbers.predict_proba(X)
@@ -91,7 +90,7 @@ def test_members_that_cannot_be_matched_are_refused() -> None:
 @pytest.mark.parametrize("weights", [[1.0], [1, 0], [1, np.inf], "ab", [[1, 2]], 3])
 def test_weights_must_be_positive_and_one_a_member(weights) -> None:
     for members in ([forest(), softmax], [net(3, 3), net(3, 3)]):
-        with pytest.raises(ArgumentError, match=r"weights: .*2 positive finite numbers"):
+        with refused("weights", expected="2 positive finite numbers"):
             as_row_teacher(members, X, weights=weights)
 
 
@@ -200,5 +199,5 @@ def test_refits_fit_all_members() -> None:
         as_row_teacher([forest(), softmax], X),
         as_row_teacher([forest()], X, stack=softmax),
     ):
-        with pytest.raises(ArgumentError, match=r"teacher_folds"):
+        with refused("teacher_folds"):
             opaque.refit(X, KINDS)

@@ -294,11 +294,11 @@ def bad(answer):
 ANSWERS = {
     "NaN": (
         lambda p, call: np.where(p == p[7, 1], np.nan, p),
-        ".*, got .*NaN or infinity for 1 rows, as",
+        "NaN or infinity for 1 rows, as",
     ),
     "infinity": (
         lambda p, call: p / 0.0 if call > 1 else p,
-        ".*, got .*NaN or infinity for 50 rows, as row 50",
+        "NaN or infinity for 50 rows, as row 50",
     ),
 }
 
@@ -306,8 +306,8 @@ ANSWERS = {
 @pytest.mark.parametrize("case", ANSWERS)
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_answers_that_do_not_fit_are_refused(case):
-    answer, message = ANSWERS[case]
-    with pytest.raises(lb.ArgumentError, match=f"^teacher: expected {message}"):
+    answer, received = ANSWERS[case]
+    with refused("teacher", received):
         label_rows(bad(answer), X, batch_size=50)
 
 
@@ -373,19 +373,19 @@ def test_a_key_that_two_teachers_share_is_found_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument", "received"),
     [
-        ({"batch_size": 0}, "batch_size: expected .*, got 0"),
-        ({"retries": -1}, "retries: expected .*, got -1"),
-        ({"wait": -1.0}, "wait: expected .*, got -1"),
-        ({"retry_on": "OSError"}, "retry_on: expected .*, got 'OSError'"),
-        ({"retry_on": (OSError, KeyboardInterrupt)}, "retry_on"),
-        ({"cache": 7}, "cache: expected .*, got 7"),
+        ({"batch_size": 0}, "batch_size", "^0$"),
+        ({"retries": -1}, "retries", "^-1$"),
+        ({"wait": -1.0}, "wait", "^-1"),
+        ({"retry_on": "OSError"}, "retry_on", "'OSError'"),
+        ({"retry_on": (OSError, KeyboardInterrupt)}, "retry_on", r"\(<class 'OSError'>, <class"),
+        ({"cache": 7}, "cache", "^7$"),
     ],
 )
-def test_bad_arguments_are_named_before_the_teacher_is_asked(options, message):
+def test_bad_arguments_are_named_before_the_teacher_is_asked(options, argument, received):
     teacher = StandIn()
-    with pytest.raises(lb.ArgumentError, match=message):
+    with refused(argument, received):
         label_rows(teacher, X, **options)
     assert teacher.calls == 0
 

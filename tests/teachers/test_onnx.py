@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.errors import ArgumentError
 from limbeck.export import to_onnx
 from limbeck.models import MLP
 from tests.refusals import refused
@@ -164,12 +163,35 @@ def test_one_input_a_column(tmp_path) -> None:
             teacher(rows)
 
 
-def test_files_with_other_outputs_are_refused(tmp_path) -> None:
-    nodes = [helper.make_node("Identity", ["x"], [name]) for name in ("a", "b")]
+def test_one_of_several_outputs_is_named(tmp_path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
     outputs = [tensor(name, FLOAT, None, 3) for name in ("a", "b")]
     path = write(tmp_path / "m.onnx", nodes, [tensor("x", FLOAT, None, 3)], outputs)
-    with pytest.raises(ArgumentError, match=r"expected one output, or labels.*outputs 'a', 'b'"):
+    with refused("onnx_output", "None", expected=r"'a' \(tensor\(float\)\), 'b'"):
         as_row_teacher(path, X)
+    with refused("onnx_output", "'c'", expected="'a'"):
+        as_row_teacher(path, X, onnx_output="c")
+    teacher = as_row_teacher(path, X, task="regression", onnx_output="b")
+    np.testing.assert_allclose(teacher(X), -X, atol=1e-6)
+    with refused("onnx_output", "no ONNX file"):
+        as_row_teacher(lambda x: x, X, onnx_output="b")
+
+
+def test_one_of_several_outputs_keeps_its_class_names(tmp_path) -> None:
+    for zipmap in (False, True):
+        path = classifier(tmp_path / "m.onnx", ["ant", "bee", "cat"], zipmap=zipmap)
+        teacher = as_row_teacher(path, X, onnx_output="probabilities")
+        assert teacher.classes.tolist() == ["ant", "bee", "cat"]
+
+
+def test_whole_numbers_are_not_cut_off(tmp_path) -> None:
+    path = write(
+        tmp_path / "m.onnx", [helper.make_node("Mul", ["x", "x"], ["y"])],
+        [tensor("x", INT64, None, 3)], [tensor("y", INT64, None, 3)],
+    )  # fmt: skip
+    for rows in (X, np.full((2, 3), np.nan)):
+        with refused("X", "fractions or gaps", expected="'x'"):
+            as_row_teacher(path, rows, task="regression")
 
 
 def test_labels_alone(tmp_path) -> None:

@@ -60,6 +60,43 @@ class EstimatorTeacher(RowTeacher):
         return fitted if self.classes is None else fitted.with_classes(self.classes)
 
 
+class PredictorTeacher(RowTeacher):
+    r"""A `TabularPredictor` of AutoGluon, whose models are in a folder of its own."""
+
+    def __init__(self, predictor: Any, spec: OutputSpec) -> None:
+        self.predictor, kind = predictor, predictor.problem_type
+        self.task = "classification" if kind in ("binary", "multiclass") else "regression"
+        if spec.task not in ("auto", self.task) or spec.output not in ("auto", *FORMS[self.task]):
+            received = f"task={spec.task!r}, teacher_output={spec.output!r}"
+            raise ArgumentError("task", received, f"{self.task!r}, as of this predictor")
+        classes = None if self.task == "regression" else list(predictor.class_labels)
+        columns = len(predictor.quantile_levels) if kind == "quantile" else 1
+        columns = columns if classes is None else len(classes)
+        super().__init__(type(predictor).__name__, self.task, columns, classes, spec.classes)
+
+    def answers(self, X: object) -> np.ndarray:
+        import pandas
+
+        rows = as_given(X)
+        if not hasattr(rows, "columns"):
+            rows = pandas.DataFrame(rows, columns=self.predictor.features())
+        if self.task == "classification":
+            frame = self.predictor.predict_proba(rows, as_pandas=True)
+            frame = frame[list(self.predictor.class_labels)]
+        else:  # of quantiles, a column for each level
+            frame = self.predictor.predict(rows, as_pandas=True)
+        return np.array(frame, np.float64, order="C").reshape(count(X), -1)
+
+
+FORMS = {"classification": ("probabilities",), "regression": ("values",)}
+
+
+def is_predictor(value: object) -> bool:
+    r"""Whether a value is queried as AutoGluon's predictors are."""
+    methods = all(callable(getattr(value, name, None)) for name in ("predict_proba", "features"))
+    return methods and hasattr(value, "problem_type") and hasattr(value, "class_labels")
+
+
 def is_estimator(value: object) -> bool:
     r"""Whether a value is queried by `predict_proba` or, a regressor, by `predict`."""
     return hasattr(value, "predict_proba") or _estimator_type(value) is not None
@@ -153,7 +190,7 @@ BOOSTER_TASKS = {
         "classification": "Logloss CrossEntropy MultiClass",
         "multilabel": "MultiLogloss MultiCrossEntropy",
         "regression": "RMSE MAE Quantile LogLinQuantile MAPE Poisson Tweedie Huber Expectile Lq "
-        "MultiRMSE MultiRMSEWithMissingValues LogCosh",
+        "MultiRMSE MultiRMSEWithMissingValues LogCosh MultiQuantile",
     },
 }
 

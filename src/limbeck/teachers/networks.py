@@ -106,10 +106,17 @@ class OnnxTeacher(RawTeacher):
         rest = [port.name for port in outputs if port.name not in floats + maps]
         probable = [name for name in floats if "prob" in name.lower()]
         scores = maps or (floats if len(floats) == 1 else probable) or (rest if not floats else [])
+        if spec.onnx_output is not None:
+            scores = [name for name in floats + maps + rest if name == spec.onnx_output]
         if len(scores) != 1:
-            received = f"a file with the outputs {', '.join(repr(port.name) for port in outputs)}"
-            raise ArgumentError("teacher", received, "one output, or labels and probabilities")
-        self.names = [*scores, *[name for name in rest if name != scores[0]][:1]]  # labels last
+            listed = ", ".join(f"{port.name!r} ({port.type})" for port in outputs)
+            none = "None, for a file with several outputs"
+            received = none if spec.onnx_output is None else repr(spec.onnx_output)
+            expected = f"the name of one of the file's outputs: {listed}"
+            raise ArgumentError("onnx_output", received, expected)
+        # labels last, which name the classes of probabilities
+        labels_of = rest if spec.onnx_output is None or scores[0] in maps + probable else []
+        self.names = [*scores, *[name for name in labels_of if name != scores[0]][:1]]
         self.keys: list[Any] | None = None
         raw, *labels = self._run(first_rows(X, "what the file gives"))
         if not labels:
@@ -154,8 +161,8 @@ class OnnxTeacher(RawTeacher):
         known = list(X if isinstance(X, dict) else getattr(X, "columns", ()))
         if missing := [name for name in self.inputs if name not in known]:
             received = f"rows without {', '.join(map(repr, missing))}"
-            expected = f"a data frame with the file's inputs, {', '.join(map(repr, self.inputs))}"
-            raise ArgumentError("X", received, expected)
+            listed = ", ".join(f"{name!r} ({port.type})" for name, port in self.inputs.items())
+            raise ArgumentError("X", received, f"a data frame with the file's inputs, {listed}")
         feed = {}
         for name, port in self.inputs.items():
             array = _cast(dense(X[name]), port)  # type: ignore[index]
@@ -182,11 +189,18 @@ class OnnxTeacher(RawTeacher):
 def _cast(array: np.ndarray, port: Any) -> np.ndarray:
     if port.type not in TYPES:
         raise ArgumentError("teacher", f"a file with an input of {port.type}", ", ".join(TYPES))
+    kind, expected = TYPES[port.type], f"the file's input {port.name!r}, {port.type}"
     try:
-        return np.ascontiguousarray(array.astype(TYPES[port.type]))
+        if kind is object:  # numbers among strings, as in one array of all columns
+            words = np.array([str(value) for value in array.flat], object)
+            return np.ascontiguousarray(words.reshape(array.shape))
+        with np.errstate(invalid="ignore"):
+            cast = np.ascontiguousarray(array.astype(kind))
     except (TypeError, ValueError):
-        received = f"values of {array.dtype} that do not fit"
-        raise ArgumentError("X", received, f"the file's input {port.name!r}, {port.type}") from None
+        raise ArgumentError("X", f"values of {array.dtype} that do not fit", expected) from None
+    if cast.dtype.kind in "biu" and not (cast == array).all():
+        raise ArgumentError("X", "fractions or gaps for whole numbers", expected)
+    return cast
 
 
 FORMATS = {

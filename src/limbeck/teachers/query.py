@@ -1,22 +1,24 @@
-r"""Querying a teacher: in batches, with a cache, with retries, with derivatives."""
+r"""Querying a teacher: in batches, with a cache, with retries, within limits, with derivatives."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, user_stacklevel
 from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
@@ -24,6 +26,7 @@ from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, sel
 from limbeck.teachers.networks import NetworkTeacher, first_float
 from limbeck.teachers.row_teacher import RowTeacher
 
+T = TypeVar("T")
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
 MOST = 2**31  # bytes that all derivatives may take in memory
 
@@ -50,10 +53,36 @@ class TeacherError(LimbeckError):
         return cls(f"teacher: it failed at {where} ({cause}){after}", rows, cached)
 
 
+@dataclass
+class Usage:
+    r"""What the queries of one `Query` have used so far."""
+
+    queries: int = 0  # rows that the teacher has labelled
+    deadline: float | None = None  # of the time limit, on the monotonic clock
+    next_call: float = 0.0  # when the rate allows the next call
+    stop_reason: str | None = None  # why nothing more is queried, such as a lost connection
+    failure: TeacherError | None = None  # the error, if that is the reason
+    teacher: object = None  # whose targets are remembered
+    keys: Array = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    targets: Array | None = None  # (n, K), at the rows with these keys
+
+
+class Labelled(NamedTuple):
+    r"""Targets (n, K) at rows, which of the rows (n,) the teacher has labelled, and why not all."""
+
+    targets: Array
+    known: Array
+    error: TeacherError | None = None
+
+
 @arg.checked_arguments
 @dataclass(frozen=True)
 class Query:
-    r"""How a teacher is queried: in batches, with a cache, with retries after errors."""
+    r"""How a teacher is queried: in batches, with a cache, with retries, within limits.
+
+    A query is one row that the teacher labels; a call has a batch of them. Rows in the cache are no
+    queries. Limits hold for all that is queried with the same object.
+    """
 
     cache: arg.UserObject[str | os.PathLike[str] | TeacherCache | None] = None
     cache_key: arg.Text | None = None
@@ -64,13 +93,67 @@ class Query:
     wait: arg.FromZero = (
         1.0  # seconds before the first retry; twice as long before each further one
     )
+    max_queries: arg.Count | None = None
+    queries_per_second: arg.Positive | None = None
+    query_seconds: arg.Positive | None = None
+    workers: arg.Count = 1  # threads that call the teacher at the same time
+    usage: Usage = field(default_factory=Usage, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        kinds = self.retry_on
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                expected = "an exception class, or a tuple of such"
+                raise ArgumentError("retry_on", shown(kinds), expected)
+
+    @property
+    def limited(self) -> bool:
+        r"""Whether some rows may stay without targets."""
+        limits = (self.max_queries, self.query_seconds, self.usage.stop_reason)
+        return any(limit is not None for limit in limits)
+
+    @property
+    def queries_left(self) -> int | None:
+        r"""The number of further queries; None for any number."""
+        if self.usage.stop_reason is not None:
+            return 0
+        return None if self.max_queries is None else max(0, self.max_queries - self.usage.queries)
+
+    def unlimited(self) -> Query:
+        r"""The same without limits on the number of queries and their time."""
+        return replace(self, max_queries=None, query_seconds=None)
 
     def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows; equal rows are queried once."""
         session = _Session(self, teacher, as_rows(X))
-        session.run()
+        if (error := session.run()) is not None:
+            raise error
         equal = len(session.rows) < len(session.inverse)
         return session.targets[session.inverse] if equal else session.targets
+
+    def label_some(self, teacher: RowTeacher, X: object, seed: int | None = None) -> Labelled:
+        r"""Targets at as many rows as limits and the connection allow; a seed shuffles them."""
+        session = _Session(self, teacher, as_rows(X))
+        error = session.run(seed)
+        return Labelled(session.targets[session.inverse], session.known[session.inverse], error)
+
+    def remember(self, teacher: RowTeacher, X: object, targets: Array) -> None:
+        r"""Take known targets at rows for the following queries of this object."""
+        usage = self.usage
+        usage.teacher, usage.keys, usage.targets = teacher, row_keys(as_rows(X)), targets
+
+    def attempt(self, call: Callable[[], T], pause: Callable[[float], object] | None = None) -> T:
+        r"""The result of a call, which is repeated after errors that may pass."""
+        for number in itertools.count():
+            try:
+                return call()
+            except LimbeckError:  # which explain themselves
+                raise
+            except self.retry_on:
+                if number == self.retries:
+                    raise
+                (pause or time.sleep)(self.wait * 2**number)
+        raise AssertionError
 
 
 def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
@@ -83,12 +166,6 @@ class _Session:
 
     def __init__(self, query: Query, teacher: RowTeacher | Derivatives, X: object) -> None:
         self.query, self.teacher, self.X = query, teacher, X
-        self.batch_size, kinds = query.batch_size, query.retry_on
-        self.retries, self.wait = query.retries, query.wait
-        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
-            if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                expected = "an exception class, or a tuple of such"
-                raise ArgumentError("retry_on", shown(kinds), expected)
         keys = row_keys(X)
         self.rows, self.inverse = distinct(keys)
         self.keys = keys[self.rows]
@@ -100,7 +177,7 @@ class _Session:
             if key is None:
                 message = "cache: the content of a callable is unknown, so nothing is stored on "
                 message += "disk; pass a cache_key that identifies this teacher"
-                warnings.warn(message, stacklevel=4)
+                warnings.warn(message, stacklevel=user_stacklevel())
             else:
                 names = () if teacher.classes is None else [str(name) for name in teacher.classes]
                 content = getattr(teacher, "cache_kind", "values")
@@ -111,65 +188,179 @@ class _Session:
         self.writable = self.answers is not None
         self.saved = int(self.known.sum())  # the number of predictions on disk
         self.unsaved: list[tuple[Array, Array]] = []  # row numbers and predictions to be written
+        self._recall()
+        # a network's mode is set for each call, which only one thread at a time can do
+        self.workers = query.workers if getattr(teacher, "module", None) is None else 1
+        self.rate_lock, self.stopping = threading.Lock(), threading.Event()
+        self.size = query.batch_size or 8  # rows in the next call
+        if query.batch_size is None and query.queries_per_second is not None:
+            self.size = min(8, max(1, int(PATIENCE * query.queries_per_second)))
+        self.written = time.monotonic()
 
-    def run(self) -> None:
-        unknown = np.flatnonzero(~self.known).tolist()
-        if not unknown:
+    def _recall(self) -> None:
+        r"""Take the targets that the query remembers."""
+        usage = self.query.usage
+        if usage.teacher is not self.teacher or usage.targets is None:
             return
-        size, written = self.batch_size or 8, time.monotonic()
-        bar = tracked(unknown, "querying the teacher", self.query.progress)
+        before = len(usage.keys)
+        first, inverse = distinct(np.concatenate([usage.keys, self.keys]))
+        place = first[inverse[before:]]  # among the remembered rows, or in this session
+        numbers = np.flatnonzero((place < before) & ~self.known)
+        if len(numbers):
+            self._take(numbers, usage.targets[place[numbers]])
+
+    def run(self, seed: int | None = None) -> TeacherError | None:
+        r"""Query about all unknown rows within the limits; the error if some remain unknown."""
+        query, usage = self.query, self.query.usage
+        unknown = np.flatnonzero(~self.known)
+        if seed is not None:
+            unknown = np.random.default_rng(seed).permutation(unknown)
+        if not len(unknown):
+            self._write()
+            return None
+        if query.query_seconds is not None and usage.deadline is None:
+            usage.deadline = time.monotonic() + query.query_seconds
+        bar = tracked(
+            unknown[: query.queries_left].tolist(), "querying the teacher", query.progress
+        )
+        failed: _FailedError | None = None
         try:
             with closing(cast(Generator[int, None, None], bar)):
-                while batch := list(itertools.islice(bar, size)):
-                    start = time.monotonic()
-                    numbers = np.array(batch)
-                    y = self._ask(numbers)
-                    self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
-                    if self.writable:
-                        self.unsaved.append((numbers, y))
-                    now = time.monotonic()
-                    seconds = now - start
-                    # large steps, so that a quick teacher always gets the same ones
-                    if self.batch_size is None and seconds > 2 * PATIENCE:
-                        size = max(1, int(size * PATIENCE / seconds))
-                    elif self.batch_size is None and seconds <= PATIENCE:
-                        size = min(16_384, size * (8 if seconds < PATIENCE / 16 else 2))
-                    if now - written > PATIENCE:
-                        self._write()
-                        written = now
+                (self._run_in_turn if self.workers == 1 else self._run_in_threads)(bar)
+        except _FailedError as error:
+            failed = error
+        except KeyboardInterrupt:
+            self._write()
+            raise KeyboardInterrupt(self._remark()) from None
         finally:
             self._write()
+        if failed is not None:
+            failure = self._failure(failed)
+            failure.__cause__ = failed.error
+            if not isinstance(failed.error, query.retry_on):
+                raise failure
+            usage.stop_reason = f"the teacher failed ({type(failed.error).__name__})"
+            usage.failure = failure
+            return failure
+        left = np.flatnonzero(~self.known)
+        if not len(left):
+            return None
+        reason = usage.stop_reason or f"max_queries={query.max_queries:,} is reached"
+        message = (
+            f"teacher: {reason}, and {len(left):,} of {len(self.rows):,} rows are not labelled"
+        )
+        return TeacherError(f"{message}; {self._remark()}", self.rows[left], self.saved)
+
+    def _run_in_turn(self, bar: Iterator[int]) -> None:
+        while (numbers := self._next(bar)) is not None:
+            start = time.monotonic()
+            self._collect(numbers, self._ask(numbers), time.monotonic() - start)
+
+    def _run_in_threads(self, bar: Iterator[int]) -> None:
+        r"""Several calls at the same time; on an error, those that have begun are completed."""
+        calls: dict[Future[tuple[Array, float]], Array] = {}
+        pool = ThreadPoolExecutor(self.workers)
+        try:
+            while True:
+                while len(calls) < self.workers and (numbers := self._next(bar)) is not None:
+                    calls[pool.submit(self._timed, numbers)] = numbers
+                if not calls:
+                    return
+                for done in wait(calls, return_when=FIRST_COMPLETED).done:
+                    self._collect(calls[done], *done.result())
+                    del calls[done]
+        finally:
+            self.stopping.set()
+            pool.shutdown(cancel_futures=True)
+            for call, numbers in calls.items():
+                if not call.cancelled() and call.exception() is None:
+                    self._collect(numbers, *call.result())
+
+    def _timed(self, numbers: Array) -> tuple[Array, float]:
+        start = time.monotonic()
+        return self._ask(numbers), time.monotonic() - start
+
+    def _next(self, bar: Iterator[int]) -> Array | None:
+        r"""The next rows to query, by number; None at the end, or of the time."""
+        usage = self.query.usage
+        if usage.deadline is not None and time.monotonic() >= usage.deadline:
+            usage.stop_reason = f"query_seconds={self.query.query_seconds:g} are over"
+            return None
+        batch = list(itertools.islice(bar, self.size))
+        return np.array(batch) if batch else None
+
+    def _collect(self, numbers: Array, y: Array, seconds: float) -> None:
+        r"""Take a call's targets, adapt the size of the next one, and write now and then."""
+        self._take(numbers, y)
+        self.query.usage.queries += len(numbers)
+        if self.query.batch_size is None:
+            # large steps, so that a quick teacher always gets the same ones
+            if seconds > 2 * PATIENCE:
+                self.size = max(1, int(self.size * PATIENCE / seconds))
+            elif seconds <= PATIENCE:
+                self.size = min(16_384, self.size * (8 if seconds < PATIENCE / 16 else 2))
+            if (rate := self.query.queries_per_second) is not None:
+                self.size = min(self.size, max(1, int(PATIENCE * rate)))
+        if time.monotonic() - self.written > PATIENCE:
+            self._write()
+            self.written = time.monotonic()
+
+    def _take(self, numbers: Array, y: Array) -> None:
+        self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
+        self.known[numbers] = True
+        if self.writable:
+            self.unsaved.append((numbers, y))
 
     def _ask(self, batch: Array) -> Array:
         rows = self.rows[batch]
         part = select(self.X, rows)
-        for attempt in itertools.count(1):
-            try:
-                y = self.teacher(part)
-                break
-            except LimbeckError:  # which explain themselves
-                raise
-            except Exception as error:
-                if not isinstance(error, self.query.retry_on) or attempt > self.retries:
-                    self._write()
-                    raise self._failure(error, rows, attempt) from error
-                time.sleep(self.wait * 2 ** (attempt - 1))
+        try:
+            y = self.query.attempt(lambda: self._call(part, len(rows)), self._pause)
+        except LimbeckError:
+            raise
+        except Exception as error:
+            raise _FailedError(error, rows) from error
         if (bad := ~np.isfinite(y).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
         return y
 
-    def _failure(self, error: Exception, rows: Array, attempts: int) -> TeacherError:
+    def _call(self, part: object, n: int) -> Array:
+        r"""A call of the teacher, as soon as the rate allows it."""
+        usage, rate = self.query.usage, self.query.queries_per_second
+        if rate is not None:
+            with self.rate_lock:
+                now = time.monotonic()
+                start = max(now, usage.next_call)
+                usage.next_call = start + n / rate
+            if start > now:
+                self._pause(start - now)
+        return self.teacher(part)
+
+    def _pause(self, seconds: float) -> None:
+        if self.workers == 1:
+            time.sleep(seconds)
+        elif self.stopping.wait(seconds):
+            raise InterruptedError("other calls have failed or were interrupted")
+
+    def _failure(self, failed: _FailedError) -> TeacherError:
+        rows, error = np.sort(failed.rows), failed.error
         n, first, last = len(rows), rows[0], rows[-1]
         where = f"rows {first} to {last}" if n > 1 else f"row {first}"
         if last - first != n - 1:
             where = f"{n} rows from {first} to {last}"
+        attempts = 1 + self.query.retries * isinstance(error, self.query.retry_on)
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
-        remark = "no predictions are stored: pass cache= to store them"
-        if self.answers is not None:
-            remark = f"{self.saved:,} of {len(self.rows):,} predictions are in the cache "
-            remark += "and are not computed again"
-        return TeacherError.of(error, where, rows, remark, self.saved)
+        return TeacherError.of(error, where, rows, self._remark(), self.saved)
+
+    def _remark(self) -> str:
+        r"""How many predictions are stored."""
+        if self.answers is None:
+            return "no predictions are stored: pass cache= to store them"
+        total = len(self.rows)
+        return (
+            f"{self.saved:,} of {total:,} predictions are in the cache and are not computed again"
+        )
 
     def _write(self) -> None:
         if self.answers is None or not self.unsaved:
@@ -182,7 +373,15 @@ class _Session:
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warnings.warn(message, stacklevel=5)
+            warnings.warn(message, stacklevel=user_stacklevel())
+
+
+class _FailedError(Exception):
+    r"""A call of the teacher that failed after its retries."""
+
+    def __init__(self, error: Exception, rows: Array) -> None:
+        super().__init__(str(error))
+        self.error, self.rows = error, rows
 
 
 class ScaledTeacher(nn.Module):

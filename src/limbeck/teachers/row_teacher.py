@@ -37,6 +37,7 @@ class OutputSpec(NamedTuple):
     task: str = "auto"  # or one of `TASKS`
     output: str = "auto"  # or one of `forms.FORMS[:4]`
     classes: Names | None = None  # names of the classes or labels
+    onnx_output: str | None = None  # the name of an ONNX file's output
 
     def checked(self) -> OutputSpec:
         r"""The same, unless a name is unknown or the names contradict each other."""
@@ -50,7 +51,7 @@ class OutputSpec(NamedTuple):
 
     def infer(self, raw: np.ndarray, *, network: bool = False) -> OutputKind:
         r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
-        task, output, classes = self.checked()
+        task, output, classes, _ = self.checked()
         columns, dtype = 1 if raw.ndim == 1 else raw.shape[1], raw.dtype.kind
         if dtype == "f" and np.isnan(raw).any():
             raise ArgumentError("teacher", "answers with NaN", "finite answers")
@@ -142,7 +143,14 @@ class RowTeacher(Opaque, ABC):
         n = count(rows)
         if n == 0:
             return np.zeros((0, self.outputs))
-        y = self.answers(rows)
+        return self._finished(self.answers(rows), n)
+
+    def probed(self) -> tuple[Any, np.ndarray] | None:
+        r"""Rows at which the teacher was queried to see what it gives, and its targets there."""
+        return None
+
+    def _finished(self, y: np.ndarray, n: int) -> np.ndarray:
+        r"""Checked outputs (n, columns) as targets (n, K)."""
         if y.shape != (n, self.columns):
             received = f"outputs of shape {y.shape} for {n} rows of X"
             raise ArgumentError("teacher", received, f"shape ({n}, {self.columns})")
@@ -305,10 +313,15 @@ class FunctionTeacher(RawTeacher):
         self, predict: Callable[[Any], object], X: object, spec: OutputSpec, name: str | None = None
     ) -> None:
         self._predict = predict
-        raw = self.raw(first_rows(X, "what the teacher gives"))
-        self.kind = spec.infer(raw)
+        rows = first_rows(X, "what the teacher gives")
+        raw = self.raw(rows)
+        self.kind, self._probe = spec.infer(raw), (rows, raw)
         name = name or getattr(predict, "__name__", type(predict).__name__)
         super().__init__(str(name), raw, spec)
 
     def raw(self, X: object) -> np.ndarray:
         return as_outputs(self._predict(as_given(X)), count(X))
+
+    def probed(self) -> tuple[Any, np.ndarray]:
+        rows, raw = self._probe
+        return rows, self._finished(self.targets(raw), count(rows))
