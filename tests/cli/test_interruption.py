@@ -115,13 +115,17 @@ def test_within_a_step_it_waits_for_the_end_of_it(limbeck, calls, words):
 @pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize(
-    "choice", [("--student", "auto", "--inputs", "munge"), ("--student", "8", "--inputs", "auto")],
+    "choice",
+    [
+        ("--student", "auto", "--inputs", "munge", "--keep", "1.0", "--max-bytes", "700"),
+        ("--student", "8", "--inputs", "auto"),
+    ],
     ids=["student", "inputs"],
 )  # fmt: skip
 def test_what_is_tried_is_gone_on_with_too(limbeck, calls, choice, fraction):
     np.save("many.npy", np.random.default_rng(1).normal(size=(300, 3)).astype("float32"))
     words = (
-        "compress", "tricky:net", "many.npy", *choice, "--keep", "1.0", "--max-bytes", "700",
+        "compress", "tricky:net", "many.npy", *choice,
         "--steps", "60", "--engine", "eager", "--no-timing", "--no-verdicts",
     )  # fmt: skip
     calls.update(count=0)

@@ -43,15 +43,15 @@ def test_none_at_all_and_none_known_are_the_same(forest):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "received", "expected"),
     [
-        (Y[:5], "one for each of 120 rows"),
-        (np.full(120, 7), "expected the teacher's classes: 0, 1.*, got 7"),
-        (np.full(120, "cat"), "expected the teacher's classes: 0, 1.*, got 'cat'"),
+        (Y[:5], "^5 labels$", "one for each of 120 rows"),
+        (np.full(120, 7), "^7$", "the teacher's classes: 0, 1"),
+        (np.full(120, "cat"), "'cat'", "the teacher's classes: 0, 1"),
     ],
 )
-def test_labels_that_do_not_fit(forest, labels, message):
-    with pytest.raises(lb.ArgumentError, match=message):
+def test_labels_that_do_not_fit(forest, labels, received, expected):
+    with refused("labels", received, expected=expected):
         compress(forest, X, (8,), labels=labels, **QUICK)
 
 
@@ -119,19 +119,19 @@ def with_one(value):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "received"),
     [
         (with_one(np.inf), "infinite values, the first in row 3"),
         (with_one(1e39), "beyond float32"),
-        (X[:, 0], r"one column is X\[:, None\]"),
+        (X[:, 0], r"shape \(120,\)"),
         (X[:0], "no data"),
-        (X[:1], "got 1 row"),
+        (X[:1], "^1 row$"),
         (X.astype(str), "strings"),
         (X.astype(complex), "complex"),
     ],
 )
-def test_rows_that_cannot_be_learnt_from(forest, rows, message):
-    with pytest.raises(lb.ArgumentError, match=f"X: .*{message}"):
+def test_rows_that_cannot_be_learnt_from(forest, rows, received):
+    with refused("X", received):
         compress(forest, rows, (8,), **QUICK)
 
 
@@ -141,15 +141,15 @@ def student(forest):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "received", "expected"),
     [
-        (with_one(np.inf), "infinite values, the first in row 3"),
-        (with_one(np.nan), "NaN or infinite values, the first in row 3"),
-        (X[:, :3], r"expected rows of shape \(6,\).*rows of shape \(3,\)"),
+        (with_one(np.inf), "infinite values, the first in row 3", ""),
+        (with_one(np.nan), "NaN or infinite values, the first in row 3", ""),
+        (X[:, :3], r"rows of shape \(3,\)", r"rows of shape \(6,\)"),
     ],
 )
-def test_rows_that_cannot_be_predicted(student, rows, message):
-    with pytest.raises(lb.ArgumentError, match=message):
+def test_rows_that_cannot_be_predicted(student, rows, received, expected):
+    with refused("X", received, expected=expected):
         student.predict(rows)
 
 
@@ -190,22 +190,22 @@ def test_categories_that_were_never_seen(table):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "argument", "received"),
     [
-        (lambda frame: frame[["a"]], "no column 'c'"),
-        (lambda frame: frame.assign(a=np.inf), "infinity, the first in row 0"),
-        (lambda frame: frame.to_numpy(), "a data frame with the columns of the data"),
+        (lambda frame: frame[["a"]], "X", "no column 'c'"),
+        (lambda frame: frame.assign(a=np.inf), "X['a']", "infinity, the first in row 0"),
+        (lambda frame: frame.to_numpy(), "X", "a ndarray"),
     ],
 )
-def test_frames_that_do_not_fit(table, change, message):
+def test_frames_that_do_not_fit(table, change, argument, received):
     frame, _, student = table
-    with pytest.raises(lb.ArgumentError, match=message):
+    with refused(argument, received):
         student.predict(change(frame))
 
 
 def test_infinity_in_a_frame_to_learn_from(table):
     frame, teacher, _ = table
-    with pytest.raises(lb.ArgumentError, match=r"'a'.*infinity, the first in row 0"):
+    with refused("X['a']", "infinity, the first in row 0"):
         compress(teacher, frame.assign(a=np.inf), (8,), **QUICK)
 
 
@@ -225,18 +225,18 @@ class Changing:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "received"),
     [
         (lambda p: p[:-1], r"outputs of shape \(\d+, 2\) for \d+ rows"),
         (lambda p: np.hstack([p, p]) / 2, r"outputs of shape \(\d+, 4\) for \d+ rows"),
-        (lambda p: p + 0.3, "expected probabilities"),
+        (lambda p: p + 0.3, "outputs between 0.3 and 1.3"),
         (lambda p: p * np.nan, "NaN or infinite"),
         (lambda p: None, "an output of type NoneType"),
-        (lambda p: np.full(p.shape, "yes"), "expected numbers"),
+        (lambda p: np.full(p.shape, "yes"), "outputs of type <U3"),
     ],
 )
-def test_teachers_that_answer_nonsense_in_the_middle(forest, change, message):
-    with pytest.raises(lb.ArgumentError, match=f"teacher: .*{message}"):
+def test_teachers_that_answer_nonsense_in_the_middle(forest, change, received):
+    with refused("teacher", received):
         compress(Changing(forest, change), X, (8,), **QUICK)
 
 
@@ -306,15 +306,15 @@ def test_a_teacher_for_other_rows(forest):
 
 
 @pytest.mark.parametrize(
-    ("teacher", "message"),
+    ("teacher", "received"),
     [
         (None, "an object of type NoneType"),
         (RandomForestClassifier(), "not fitted"),
-        (RidgeClassifier().fit(X, Y), "CalibratedClassifierCV.*no predict_proba"),
+        (RidgeClassifier().fit(X, Y), "no predict_proba"),
     ],
 )
-def test_what_is_no_teacher(teacher, message):
-    with pytest.raises(lb.ArgumentError, match=f"teacher: .*{message}"):
+def test_what_is_no_teacher(teacher, received):
+    with refused("teacher", received):
         compress(teacher, X, (8,), **QUICK)
 
 
@@ -336,21 +336,23 @@ def test_derivatives_of_a_surrogate(forest):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "argument", "received", "expected"),
     [
-        ({"labels": Y[:5]}, "labels: expected one for each of 120 rows.*, got 5 labels"),
-        ({"labels": ["cat"] * 120}, "labels: expected the teacher's classes: 0, 1.*, got 'cat'"),
-        ({"labels": Y, "teacher_folds": 1}, "teacher_folds: expected .*, got 1"),
-        ({"stepz": 3}, r"stepz: expected .*did you mean 'steps'"),
+        ({"labels": Y[:5]}, "labels", "^5 labels$", "one for each of 120 rows"),
+        ({"labels": ["cat"] * 120}, "labels", "'cat'", "the teacher's classes: 0, 1"),
+        ({"labels": Y, "teacher_folds": 1}, "teacher_folds", "^1$", ""),
+        ({"stepz": 3}, "stepz", "an unknown name", "did you mean 'steps'"),
         (
             {"max_bytes": 10_000},
-            r"X: expected .*20 or more.*, got 120 rows, too few to hold some out",
+            "X",
+            "120 rows, too few to hold some out",
+            "20 or more",
         ),
     ],
 )
-def test_arguments_are_called_as_the_user_calls_them(forest, change, message):
+def test_arguments_are_called_as_the_user_calls_them(forest, change, argument, received, expected):
     student = "auto" if "max_bytes" in change else (8,)
-    with pytest.raises(lb.ArgumentError, match=message):
+    with refused(argument, received, expected=expected):
         compress(forest, X, student, **QUICK | change)
 
 

@@ -82,17 +82,17 @@ def test_kinds_are_read_back():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "received"),
     [
-        (X[0], "one column is"),
+        (X[0], r"shape \(3,\)"),
         (np.array([[1.0, np.inf]]), "infinite"),
-        (X.astype(str), "strings"),
-        (np.empty((0, 3)), "no data"),
+        (X.astype(str), "^strings$"),
+        (np.empty((0, 3)), "^no data"),
         (np.array([[1e300, 1.0]]), "float32"),
     ],
 )
-def test_what_are_no_rows(given, told):
-    with pytest.raises(lb.ArgumentError, match=told):
+def test_what_are_no_rows(given, received):
+    with refused("X", received):
         read_rows(given)
 
 

@@ -13,7 +13,6 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.students import GROWING, Fitted, build_student, sizes
-from limbeck.errors import ArgumentError
 from limbeck.models import MLP, Preprocessed, Trees
 from limbeck.training.result import History, Result
 from tests.refusals import refused
@@ -168,17 +167,17 @@ class Pair(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "message"),
+    ("module", "received", "expected"),
     [
-        (MLP(D, 2), r"student: expected outputs \(4, 3\).*, got .*shape \(4, 2\)"),
-        (MLP(D + 1, 3), "student: expected a module that.*, got a MLP that fails on the inputs: "),
-        (nn.Flatten(0), r"student: expected .*, got .*shape \(16,\)"),
-        (Pair(), "student: expected .*, got .*type tuple"),
+        (MLP(D, 2), r"shape \(4, 2\)", r"outputs \(4, 3\)"),
+        (MLP(D + 1, 3), "a MLP that fails on the inputs:", ""),
+        (nn.Flatten(0), r"shape \(16,\)", ""),
+        (Pair(), "type tuple", ""),
     ],
     ids=["outputs", "inputs", "rows", "pair"],
 )
-def test_modules_that_do_not_fit_are_refused(module, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_modules_that_do_not_fit_are_refused(module, received, expected) -> None:
+    with refused("student", received, expected=expected):
         build_student(module, X, 3, "classification")
 
 
@@ -253,8 +252,7 @@ def test_a_boosted_regressor_has_one_output() -> None:
 
 def test_a_classifier_cannot_be_fitted_to_several_labels() -> None:
     student = build_student(tree.DecisionTreeClassifier(), X, 2, "multilabel")
-    message = "student: expected a regressor.*, got a DecisionTreeClassifier for multilabel"
-    with pytest.raises(ArgumentError, match=message):
+    with refused("student", "a DecisionTreeClassifier for multilabel"):
         student.fit(X, LABELS.numpy())
 
 
@@ -262,21 +260,22 @@ def test_a_classifier_cannot_be_fitted_to_several_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "received", "expected"),
     [
-        ("tre", r"student: expected .*\(did you mean 'tree'\?\).*, got 'tre'"),
-        ((50, 0), r"student: expected hidden sizes.*, got \(50, 0\)"),
-        ((50, 2.5), "student: expected"),
-        (True, "student: expected .*, got True"),
-        (None, "student: expected hidden sizes as in.*, got None"),
+        ("tre", "'tre'", r"\(did you mean 'tree'\?\)"),
+        ((50, 0), r"\(50, 0\)", ""),
+        ((50, 2.5), r"\(50, 2\.5\)", ""),
+        (True, "^True$", ""),
+        (None, "^None$", ""),
         (
             linear_model.LogisticRegression(),
-            r"student: expected .*decision trees.*, got LogisticRegression",
+            "LogisticRegression",
+            "",
         ),
     ],
 )
-def test_students_that_are_none_are_refused(spec, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_students_that_are_none_are_refused(spec, received, expected) -> None:
+    with refused("student", received, expected=expected):
         build_student(spec, X, 3, "classification")
 
 

@@ -51,6 +51,29 @@ def test_the_file_agrees_with_torch_at_any_batch_size(tmp_path, name):
             np.testing.assert_allclose(run(path, x), student(x), rtol=1e-4, atol=1e-5)
 
 
+@needs_onnx
+@pytest.mark.parametrize(("student", "most"), [((8,), 14), ("tree", 6)])
+def test_nets_and_trees_are_written_in_few_nodes_without_torchs_exporter(
+    tmp_path, monkeypatch, student, most
+):
+    import onnx
+
+    def refuse(*args, **options):
+        raise RuntimeError("not needed")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    rows = X.numpy()
+    result = lb.compress(
+        lambda x: np.stack([x[:, 0] > 0, x[:, 0] <= 0], 1) * 0.8 + 0.1, rows, student, steps=5,
+        teacher_output="probabilities", inputs="data", device="cpu", progress=False,
+    )  # fmt: skip
+    result.export(tmp_path / "student.onnx")
+    nodes = onnx.load(tmp_path / "student.onnx").graph.node
+    assert sum(node.op_type != "Constant" for node in nodes) <= most
+    answers = run(tmp_path / "student.onnx", X[:5])
+    np.testing.assert_allclose(answers, result.predict_proba(rows[:5]), rtol=1e-4, atol=1e-5)
+
+
 def picture():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))

@@ -19,7 +19,6 @@ import torch
 
 import limbeck as lb
 from limbeck import storage
-from limbeck.errors import ArgumentError
 from limbeck.report import page
 from limbeck.report.condensation import condensed
 from tests.refusals import refused
@@ -201,7 +200,7 @@ print(split_rows(torch.arange(80.0).reshape(40, 2), None, 0)[1].tolist())
 
 def test_a_batch_of_all_rows_becomes_one_of_all_training_rows():
     assert small(batch_size=60).new_inputs.training.inputs == 48
-    with pytest.raises(ArgumentError, match=r"batch_size"):
+    with refused("batch_size", "^61$"):
         small(batch_size=61)
 
 
@@ -248,7 +247,7 @@ def test_predictions_computed_elsewhere_are_held_out_with_their_rows():
     for predictions in (p, lb.Normal(p, torch.ones_like(p))):
         result = lb.condense(predictions=predictions, inputs=PLANE, **FEW)
         assert result.new_inputs.held_out.inputs == 12
-    with pytest.raises(ArgumentError, match=r"held_out"):
+    with refused("held_out", "held-out inputs, of which no"):
         lb.condense(predictions=p, inputs=PLANE, held_out=PLANE, **FEW)
 
 

@@ -192,7 +192,7 @@ def test_auto_counts_the_operations_of_a_step(compiler):
 
     run = taken(12, **options((9, 5), engine="auto", steps=4_000, student=Deep()))
     operations = run.engine.operations
-    assert operations > 1_000
+    assert operations > 900
     assert run.engine.name == "eager"
     assert not CPU.pay(operations, 4_000)
     assert taken(12, **options((9, 5), engine="auto", steps=4_000)).engine.operations < 300

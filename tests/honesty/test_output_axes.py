@@ -52,9 +52,7 @@ def test_cross_entropy_of_several_positions_is_refused(shape, form):
     given = net(*shape)
     if form == "log_probabilities":
         given = nn.Sequential(given, nn.LogSoftmax(-1))
-    with pytest.raises(
-        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("teacher", REASON, expected=r"\(n,\) or \(n, classes\)"):
         distilled(given, net(*shape), "cross_entropy", teacher_output=form, student_output="logits")
 
 
@@ -70,41 +68,31 @@ def test_every_loss_on_classes_refuses_several_positions(loss):
 
 def test_the_student_alone_may_be_the_one_with_positions():
     said = dict(teacher_output="logits", student_output="logits")
-    with pytest.raises(
-        lb.ArgumentError, match=rf"student: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("student", REASON, expected=r"\(n,\) or \(n, classes\)"):
         distilled(lb.MLP(5, 12), net(3, 4), "cross_entropy", **said)
     data = lb.inputs.Dataset(rows(), torch.zeros(32, dtype=torch.long))
-    with pytest.raises(
-        lb.ArgumentError, match=rf"student: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("student", REASON, expected=r"\(n,\) or \(n, classes\)"):
         lb.distill(
             None, net(3, 4), data, "label_cross_entropy", student_output="logits", progress=False
         )
 
 
 def test_the_axes_are_refused_before_the_form_is_asked_for():
-    with pytest.raises(
-        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("teacher", REASON, expected=r"\(n,\) or \(n, classes\)"):
         distilled(net(3, 4), net(3, 4), "cross_entropy")
 
 
 @pytest.mark.parametrize("axis", [1, -1])
 def test_auto_does_not_compare_probabilities_of_positions_as_values(axis):
     teacher = nn.Sequential(net(3, 4, 2), nn.Softmax(axis))
-    with pytest.raises(
-        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("teacher", REASON, expected=r"\(n,\) or \(n, classes\)"):
         distilled(teacher, net(3, 4, 2), "auto")
 
 
 def test_an_ensemble_of_such_nets_is_refused():
     ensemble = lb.Ensemble([net(4, 3, 3), net(4, 3, 3, seed=1)], output_forms="logits")
     for call in (ensemble, ensemble.log_probabilities):
-        with pytest.raises(
-            lb.ArgumentError, match=rf"models: expected \(n,\) or \(n, classes\).*, got {REASON}"
-        ):
+        with refused("models", REASON, expected=r"\(n,\) or \(n, classes\)"):
             call(rows())
     with refused("teacher", "class outputs of shape"):
         distilled(ensemble, net(4, 3, 3), "auto")
@@ -114,15 +102,13 @@ def test_an_ensemble_of_such_nets_is_refused():
 
 def test_stored_targets_of_several_positions_are_refused():
     stored = Stored(torch.randn(32, 3, 4), "logits")
-    with pytest.raises(
-        lb.ArgumentError, match=rf"teacher: expected \(n,\) or \(n, classes\).*, got {REASON}"
-    ):
+    with refused("teacher", REASON, expected=r"\(n,\) or \(n, classes\)"):
         distilled(stored, lb.MLP(5, 12), "cross_entropy")
 
 
 def test_compress_refuses_a_torch_teacher_of_several_positions():
     for options in ({"teacher_output": "logits"}, {"task": "regression"}, {}):
-        with pytest.raises(lb.LimbeckError, match=r"shape \(\d+, 3, 4\)"):
+        with refused("teacher", r"shape \(\d+, 3, 4\)"):
             lb.compress(net(3, 4), rows().numpy(), student=(4,), progress=False, **options)
 
 
@@ -172,8 +158,6 @@ def test_a_loss_that_knows_its_axes_is_not_refused():
 
 def test_evaluate_refuses_them_too():
     for domain in ("plain", "log"):
-        with pytest.raises(
-            lb.ArgumentError, match=rf"model: expected \(n,\) or \(n, classes\).*, got {REASON}"
-        ):
+        with refused("model", REASON, expected=r"\(n,\) or \(n, classes\)"):
             evaluate(net(3, 4), rows(), output="logits", domain=domain)
     assert evaluate(net(3, 4), rows()).values.shape == (32, 12)

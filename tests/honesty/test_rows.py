@@ -333,7 +333,7 @@ def test_many_codes_are_tried_as_categories(tmp_path):
     folder = tmp_path / "checkpoint"
     result = lb.compress(teacher, df, task="regression", checkpoint=folder, progress=False)
     (note,) = result.notes
-    assert note.startswith("Note: 'town' treated as categories")
+    assert note.startswith("Note: numbers of 'town' are treated as categories")
     assert [set(row) for row in result.tried][-1] == {"columns", "divergence"}
     values = teacher(df)
     assert np.square(result.predict(df) - values).mean() < 0.05 * values.var()
@@ -347,7 +347,7 @@ def test_many_codes_are_tried_as_categories(tmp_path):
     unseen = df.head(3).assign(town=[1, 2, 3])
     assert np.isfinite(result.predict(unseen)).all()
     own = lb.compress(teacher, df, table=lb.Table(df), task="regression", **QUICK)
-    assert own.notes == []
+    assert not any("categories" in note for note in own.notes)
 
 
 def test_amounts_stay_numbers():
@@ -371,11 +371,13 @@ def test_counts_amounts_and_pixels_are_not_called_codes():
     forest = RandomForestClassifier(20, random_state=0).fit(X, data.target)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert lb.compress(forest, X, inputs="data", **QUICK).notes == []
+        notes = lb.compress(forest, X, inputs="data", **QUICK).notes
+    assert not any("categories" in note for note in notes)
     rng = np.random.default_rng(5)
     df = pd.DataFrame({"n": rng.poisson(3, 1000), "age": rng.integers(18, 90, 1000)})
 
     def smooth(x):
         return (0.2 * (x["n"] - 3) ** 2 + 0.05 * x["age"]).to_numpy()
 
-    assert lb.compress(smooth, df, inputs="data", task="regression", **QUICK).notes == []
+    notes = lb.compress(smooth, df, inputs="data", task="regression", **QUICK).notes
+    assert not any("categories" in note for note in notes)

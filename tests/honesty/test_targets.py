@@ -100,7 +100,7 @@ WRONG = [
 
 @pytest.mark.parametrize("advance", WRONG)
 def test_a_beta_that_is_not_limbecks_multiplier_is_refused(advance):
-    with pytest.raises(lb.ArgumentError, match=r"advance: .*rename that argument"):
+    with refused("advance"):
         annealed(ising(advance))
 
 
@@ -109,7 +109,7 @@ def test_the_way_back_is_refused_too():
         return heat_bath(x, sweeps, generator, (2.0 if reverse else 1.0) * beta / TEMPERATURE)
 
     assert math.isfinite(annealed(ising(advance)).value)
-    with pytest.raises(lb.ArgumentError, match=r"advance: "):
+    with refused("advance", r"sweeps at beta=0\.25 that lead away"):
         annealed(ising(advance), reverse=True, burn_in=10)
 
 
@@ -151,7 +151,7 @@ def test_right_kernels_are_never_refused_by_chance():
 
 def test_a_path_that_does_not_end_at_the_target_is_refused():
     one, other = (lb.RBM.random(6, 4, 1.0, torch.Generator().manual_seed(k)) for k in (0, 1))
-    with pytest.raises(lb.ArgumentError, match=r"path: .*not that of the target"):
+    with refused("path", "not that of the target"):
         annealed(one, path=other.path())
     assert annealed(one, path=one.path()).value == pytest.approx(lb.exact_log_z(one), abs=0.3)
 

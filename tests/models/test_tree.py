@@ -155,45 +155,52 @@ def test_numbers_of_leaves_and_levels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "message"),
+    ("estimator", "argument", "received"),
     [
         (
             linear_model.LinearRegression().fit(X, Y),
-            r"estimator: expected .*Forest.*, got a LinearRegression",
+            "estimator",
+            "a LinearRegression",
         ),
         (
             ensemble.IsolationForest(n_estimators=2).fit(X),
-            "estimator: expected .*, got a IsolationForest",
+            "estimator",
+            "a IsolationForest",
         ),
         (
             tree.DecisionTreeRegressor(),
-            "estimator: expected .*, got a DecisionTreeRegressor that is not fitted",
+            "estimator",
+            "a DecisionTreeRegressor that is not fitted",
         ),
         (
             tree.DecisionTreeClassifier().fit(X, BOTH > 0),
-            "estimator: expected .*, got .*several outputs",
+            "estimator",
+            "several outputs",
         ),
         (
             ensemble.GradientBoostingRegressor(
                 n_estimators=2, init=linear_model.LinearRegression()
             ).fit(X, Y),
-            r"estimator\.init: expected .*, got a LinearRegression",
+            "estimator.init",
+            "a LinearRegression",
         ),
         (
             ensemble.HistGradientBoostingRegressor(max_iter=2, loss="poisson").fit(X, Y**2),
-            r"estimator\.loss: expected .*, got 'poisson'",
+            "estimator.loss",
+            "'poisson'",
         ),
         (
             ensemble.HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]).fit(
                 np.abs(X).round(), Y
             ),
-            "estimator: expected one without categorical columns.*, got .*",
+            "estimator",
+            "a HistGradientBoostingRegressor",
         ),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
 )
-def test_what_cannot_be_read_is_refused(estimator, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_what_cannot_be_read_is_refused(estimator, argument, received) -> None:
+    with refused(argument, received):
         Trees.from_sklearn(estimator)
 
 
@@ -318,31 +325,42 @@ def test_missing_values_are_learned_from() -> None:
 
 @pytest.mark.parametrize("fit", [fit_tree, fit_boosted])
 @pytest.mark.parametrize(
-    ("x", "targets", "options", "message"),
+    ("x", "targets", "options", "argument", "received", "expected"),
     [
-        (X, soft(X), {"task": "clustering"}, "task: expected .*, got 'clustering'"),
-        (X[:, 0], soft(X), {}, r"X: expected rows and columns.*, got shape \(300,\)"),
-        (X[:0], soft(X)[:0], {}, r"X: expected .*, got shape \(0, 5\)"),
-        ([["a"]], [[1.0]], {}, "X: expected an array or a tensor of numbers.*, got a list"),
-        (X, soft(X)[:5], {}, r"targets: expected \(300, K\): probabilities.*, got shape \(5, 3\)"),
-        (X, THREE, {}, r"targets: expected \(300, K\): probabilities.*, got shape \(300,\)"),
-        (X, 2 * soft(X), {}, "targets: expected probabilities.*, got .*"),
-        (X, LABELS + 2, {"task": "multilabel"}, r"targets: expected .*.*between 0 and 1.*, got "),
-        (X, Y * np.nan, {"task": "regression"}, "targets: expected .*, got NaN or infinity"),
-        (np.where(X > 2, np.inf, X), soft(X), {}, "X: expected .*, got infinity"),
-        (X * 1e300, soft(X), {}, "X: expected .*, got infinity, or numbers beyond float32"),
+        (X, soft(X), {"task": "clustering"}, "task", "'clustering'", ""),
+        (X[:, 0], soft(X), {}, "X", r"shape \(300,\)", ""),
+        (X[:0], soft(X)[:0], {}, "X", r"shape \(0, 5\)", ""),
+        ([["a"]], [[1.0]], {}, "X", "^a list$", ""),
+        (X, soft(X)[:5], {}, "targets", r"shape \(5, 3\)", r"\(300, K\): probabilities"),
+        (X, THREE, {}, "targets", r"shape \(300,\)", r"\(300, K\): probabilities"),
+        (X, 2 * soft(X), {}, "targets", "outputs between", ""),
+        (
+            X,
+            LABELS + 2,
+            {"task": "multilabel"},
+            "targets",
+            r"outputs between 2\.001 and 3",
+            "between 0 and 1",
+        ),
+        (X, Y * np.nan, {"task": "regression"}, "targets", "NaN or infinity", ""),
+        (np.where(X > 2, np.inf, X), soft(X), {}, "X", "^infinity", ""),
+        (X * 1e300, soft(X), {}, "X", "infinity, or numbers beyond float32", ""),
         (
             X,
             soft(X),
             {"max_leaf_nodes": 1},
-            r"max_leaf_nodes: expected .*from 2, or None.*, got 1",
+            "max_leaf_nodes",
+            "^1$",
+            "from 2, or None",
         ),
-        (X, soft(X), {"max_depth": 0}, "max_depth: expected .*, got 0"),
-        (X, soft(X), {"min_samples_leaf": 0.5}, "min_samples_leaf: expected .*, got 0.5"),
+        (X, soft(X), {"max_depth": 0}, "max_depth", "^0$", ""),
+        (X, soft(X), {"min_samples_leaf": 0.5}, "min_samples_leaf", "^0.5$", ""),
     ],
 )
-def test_what_cannot_be_fitted_is_refused(fit, x, targets, options, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_what_cannot_be_fitted_is_refused(
+    fit, x, targets, options, argument, received, expected
+) -> None:
+    with refused(argument, received, expected=expected):
         fit(x, targets, **options)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import limbeck as lb
 from limbeck.tables.table import Table
 from tests.refusals import refused
 
@@ -85,11 +84,11 @@ def test_equal_seeds_give_equal_draws_and_tensors_will_do():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"swap": 2}, "swap: expected .*, got 2"), ({"local_variance": 0}, "local_variance")],
+    ("options", "argument", "received"),
+    [({"swap": 2}, "swap", "^2$"), ({"local_variance": 0}, "local_variance", "^0$")],
 )
-def test_bad_arguments_are_refused(options, message):
-    with pytest.raises(lb.ArgumentError, match=message):
+def test_bad_arguments_are_refused(options, argument, received):
+    with refused(argument, received):
         Table(frame()).munge(frame(), **options)
     with refused("X", expected="two rows or more"):
         Table(frame()).munge(frame()[:1])

@@ -289,11 +289,11 @@ def test_numbers_may_be_categories():
 
 def test_ids_are_refused_unless_the_user_says_so():
     df = pd.DataFrame({"id": [f"user {k}" for k in range(30)], "x": range(30)})
-    message = (
-        r"df\['id'\]: expected .*drop=\['id'\].*categories=\['id'\].*"
-        r", got 30 different strings in 30 rows"
-    )
-    with pytest.raises(lb.ArgumentError, match=message):
+    with refused(
+        "df['id']",
+        "30 different strings in 30 rows",
+        expected=r"drop=\['id'\].*categories=\['id'\]",
+    ):
         Table(df)
     assert [column.name for column in Table(df, drop="id").columns] == ["x"]
     assert len(Table(df, categories=["id"]).columns[0].categories) == 30
@@ -303,8 +303,11 @@ def test_ids_are_refused_unless_the_user_says_so():
 
 def test_strings_that_are_dates_are_told_how_to_become_some():
     days = pd.date_range("2020-01-01", periods=40).strftime("%Y-%m-%d")
-    message = r"expected dates of pandas.to_datetime\(df\['day'\].*strings in 40 rows, like dates"
-    with pytest.raises(lb.ArgumentError, match=message):
+    with refused(
+        "df['day']",
+        "strings in 40 rows, like dates",
+        expected=r"dates of pandas.to_datetime\(df\['day'\]",
+    ):
         Table(pd.DataFrame({"day": days}))
     with refused("df['number']", "like ids"):
         Table(pd.DataFrame({"number": [f"2020{k:04}" for k in range(40)]}))
@@ -341,9 +344,7 @@ def test_duplicate_names_levels_and_other_things_are_refused():
     with refused("df", "the column name 'a' twice"):
         Table(df)
     df.columns = pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])
-    with pytest.raises(
-        lb.ArgumentError, match=r"expected one name per column.*columns of 2 levels"
-    ):
+    with refused("df", "columns of 2 levels"):
         Table(df)
     for value in (np.zeros((2, 2)), {"a": [1]}, None):
         with refused("df", expected="a data frame of pandas or Polars"):
@@ -382,21 +383,25 @@ def test_batches_that_do_not_fit_are_refused():
     df = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     table = Table(df)
     good = table.encode(df)
-    for change, message in [
-        ({"a": torch.tensor([1.0, np.nan])}, r"batch\['a'\]: expected .*, got NaN or infinity"),
-        ({"a": torch.zeros(2, 1)}, r"batch\['a'\]: expected .*, got an array of shape \(2, 1\)"),
+    for change, argument, received, expected in [
+        ({"a": torch.tensor([1.0, np.nan])}, "batch['a']", "NaN or infinity", ""),
+        ({"a": torch.zeros(2, 1)}, "batch['a']", r"an array of shape \(2, 1\)", ""),
         (
             {"b": torch.tensor([0, 4])},
-            r"batch\['b'\]: expected .*from 0 to 3.*, got codes of int64",
+            "batch['b']",
+            "codes of int64",
+            "from 0 to 3",
         ),
-        ({"b": torch.tensor([0.0, 1.0])}, r"batch\['b'\]: expected .*, got codes of float32"),
+        ({"b": torch.tensor([0.0, 1.0])}, "batch['b']", "codes of float32", ""),
         (
             {"b": torch.tensor([0, 3])},
-            r"batch\['b'\]: expected .*, got 3, the code of a missing value",
+            "batch['b']",
+            "3, the code of a missing value",
+            "",
         ),
-        ({"b": torch.tensor([0])}, r"batch\['b'\]: expected .*, got an array of shape \(1,\)"),
+        ({"b": torch.tensor([0])}, "batch['b']", r"an array of shape \(1,\)", ""),
     ]:
-        with pytest.raises(lb.ArgumentError, match=message):
+        with refused(argument, received, expected=expected):
             table.to_frame(good | change)
     with refused("batch", "no part 'b'"):
         table.to_frame({"a": good["a"]})

@@ -49,7 +49,7 @@ app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
 app.command()(as_command(normalize.logz, without=("export",)))
-for command in (results.report, results.export, results.info):
+for command in (compress.label, results.report, results.export, results.info):
     app.command()(command)
 
 

@@ -153,7 +153,7 @@ def _make_result(
             if outcome.saved is not None:
                 written |= outcome.saved.to_files()
         folder.finish(written)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if folder.saved_steps:
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
@@ -161,7 +161,8 @@ def _make_result(
             )
         else:
             folder.abandon()
-            say("stopped before anything could be saved; nothing was written")
+            say(f"stopped; {error}" if str(error) else "stopped before anything could be saved; "
+                "nothing was written")  # fmt: skip
         raise typer.Exit(INTERRUPTED) from None
     except BaseException:
         folder.abandon()

@@ -6,12 +6,24 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli.command import Outcome
-from limbeck.cli.options import Common, Drop
+from limbeck.cli.command import USER, Outcome, say, show
+from limbeck.cli.options import (
+    Cache,
+    CacheKey,
+    Common,
+    Debug,
+    Drop,
+    MaxQueries,
+    QueriesPerSecond,
+    QuerySeconds,
+    QueryWorkers,
+    Retries,
+    TeacherBatch,
+)
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
@@ -130,10 +142,13 @@ def compress(
         None, help="Names of a teacher's classes in order, such as no,yes, where it has none."),
     drop: Drop = None,
     rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
-    student: str = Option(
-        "50,30", help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name."),
+    student: str | None = Option(
+        None, help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name. "
+        "Default: 50,30, or a nearer one if that is poor."),
     keep: float = Option(0.99, help="For --student auto: the fraction of quality to retain."),
     max_bytes: int | None = Option(None, help="For --student auto: the largest student.", min=1),
+    max_latency: float | None = Option(
+        None, help="For --student auto: microseconds for one row in predict.", min=0),
     inputs: str = Option(
         "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
         "mixture; or module:name."),
@@ -144,11 +159,15 @@ def compress(
     task: str = Option("auto", help="auto, classification, multilabel or regression."),
     teacher_output: str = Option(
         "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
+    onnx_output: str | None = Option(None, help="The output of an ONNX file with several."),
     folds: int | None = Option(None, help="Folds for copies of the teacher.", min=2),
-    cache: Path | None = Option(None, help="A folder to store the teacher's predictions in."),
     group: list[str] | None = Option(
         None, help="A column whose groups are compared; can be repeated."),
     timing: bool = Option(True, help="Whether to time predictions."),
+    cache: Cache = None, cache_key: CacheKey = None, teacher_batch: TeacherBatch = None,
+    retries: Retries = 3, max_queries: MaxQueries = None,
+    queries_per_second: QueriesPerSecond = None, query_seconds: QuerySeconds = None,
+    query_workers: QueryWorkers = 1,
     trust_pickle: bool = Option(
         False, "--trust-pickle", help="Read a pickle: it may run any code."),
 ) -> Outcome:  # fmt: skip
@@ -157,6 +176,7 @@ def compress(
     limbeck compress models:teacher train.parquet --test test.parquet --label y --export small.onnx
     """
     from limbeck.arrays import as_weights
+    from limbeck.teachers.query import TeacherError
 
     model = _load_teacher(teacher, trust_pickle)
     train_rows = files.read_rows(data, "data", label, drop, sample_weight)
@@ -171,6 +191,15 @@ def compress(
                 expected = f"the columns of the data: {', '.join(map(str, columns))}"
                 raise ArgumentError("--test", received, expected)
             test_rows = test_rows._replace(x=test_rows.x[columns])
+    if max_queries is not None:  # a part of them is for the report
+        aside = min(len(test_rows.x), max(1, round(test_fraction * max_queries)))
+        if aside >= max_queries:
+            received = f"{max_queries}, of which {aside} are for the report"
+            raise ArgumentError("--max-queries", received, "more, or a smaller --test-fraction")
+        if aside < len(test_rows.x):
+            share = aside / len(test_rows.x)
+            test_rows = files.split_rows(test_rows, share, common.seed, "data")[1]
+        max_queries -= len(test_rows.x)
     known = list(map(str, getattr(test_rows.x, "columns", ())))
     for name in group or ():
         if name not in known:
@@ -181,14 +210,18 @@ def compress(
         for part in (train_rows, test_rows):  # before the training
             as_weights(part.weight, len(part.x))
     result = lb.compress(
-        model, _teacher_rows(train_rows.x, model, rows), student_of(student),
+        model, _teacher_rows(train_rows.x, model, rows),
+        None if student is None else student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
         label_weight=label_weight, sample_weight=train_rows.weight,
         classes=None if classes is None else _class_names(classes, train_rows.y),
         pool=pool, task=task,
         loss=_loss(loss, derivatives, task), teacher_output=teacher_output,
-        cache=cache, teacher_folds=folds,
-        keep=keep, max_bytes=max_bytes, **training,
+        onnx_output=onnx_output, teacher_folds=folds, cache=cache, cache_key=cache_key,
+        teacher_batch=teacher_batch, retries=retries, max_queries=max_queries,
+        queries_per_second=queries_per_second, query_seconds=query_seconds,
+        query_workers=query_workers,
+        keep=keep, max_bytes=max_bytes, max_latency=max_latency, **training,
     )  # fmt: skip
     path, problem = Path(teacher), result.problem
     is_pickle = not files.is_reference(teacher) and path.suffix.lower() in files.PICKLE_SUFFIXES
@@ -199,7 +232,74 @@ def compress(
 
         problem.teacher.file = ModelFile(path, of_files([path]), path.stat().st_size)
     x = _teacher_rows(test_rows.x, model, rows)
-    report = result.report(
-        x, test_rows.y, groups=groups, time=timing, sample_weight=test_rows.weight
-    )
+    try:
+        report = result.report(
+            x, test_rows.y, groups=groups, time=timing, sample_weight=test_rows.weight
+        )
+    except TeacherError as error:
+        if problem is None or problem.query.usage.stop_reason is None:
+            raise
+        say(f"there is no report: {error}")  # the student is complete, and is saved
+        return Outcome(result, {}, str(result), result)
     return Outcome(result, {"report": report, "X": x}, str(report), result)
+
+
+def label(
+    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
+    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
+    out: Path = Option(
+        Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a row for each."),
+    drop: Drop = None,
+    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
+    classes: str | None = Option(
+        None, help="Names of a teacher's classes in order, such as no,yes, where it has none."),
+    task: str = Option("auto", help="auto, classification, multilabel or regression."),
+    teacher_output: str = Option(
+        "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
+    onnx_output: str | None = Option(None, help="The output of an ONNX file with several."),
+    cache: Cache = None, cache_key: CacheKey = None, teacher_batch: TeacherBatch = None,
+    retries: Retries = 3, max_queries: MaxQueries = None,
+    queries_per_second: QueriesPerSecond = None, query_seconds: QuerySeconds = None,
+    query_workers: QueryWorkers = 1,
+    quiet: bool = Option(False, "--quiet", "-q", help="Print errors only."),
+    trust_pickle: bool = Option(
+        False, "--trust-pickle", help="Read a pickle: it may run any code."),
+    debug: Debug = False,
+) -> None:  # fmt: skip
+    r"""Label rows with a teacher's predictions, as many as limits allow; the cache keeps them.
+
+    limbeck label models:teacher train.parquet --cache answers --max-queries 1000
+    """
+    import pandas as pd
+
+    from limbeck.compression.dispatch import as_row_teacher
+    from limbeck.storage.disk import write_file
+    from limbeck.teachers.query import Query
+
+    if out.suffix.lower() != ".csv":
+        raise ArgumentError("--out", str(out), "a name that ends in .csv")
+    given = _load_teacher(teacher, trust_pickle)
+    x = _teacher_rows(files.read_rows(data, "data", None, drop).x, given, rows)
+    query = Query(
+        cache, cache_key, teacher_batch, retries, progress=not quiet, max_queries=max_queries,
+        queries_per_second=queries_per_second, query_seconds=query_seconds, workers=query_workers,
+    )  # fmt: skip
+    names = None if classes is None else _class_names(classes, None)
+    model = query.attempt(
+        lambda: as_row_teacher(given, x, task=task, teacher_output=teacher_output,
+                               onnx_output=onnx_output, classes=names)
+    )  # fmt: skip
+    if (probed := model.probed()) is not None:
+        query.remember(model, *probed)
+        query.usage.queries += len(probed[1])
+    targets, known, error = query.label_some(model, x)
+    targets[~known] = float("nan")
+    columns = [f"value {k}" for k in range(model.outputs)] if model.outputs > 1 else ["value"]
+    columns = columns if model.classes is None else list(map(str, model.classes))
+    text = pd.DataFrame(targets, columns=columns).to_csv(index=False)
+    write_file(out, [text.encode()])
+    if not quiet:
+        show(f"{int(known.sum()):,} of {len(known):,} rows are labelled, in {out}.")
+    if error is not None:
+        say(str(error))
+        raise Exit(USER if error.__cause__ is not None else 0)

@@ -70,6 +70,19 @@ TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
+QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
+Cache = Annotated[Path | None, QueryOption(help="A folder to store the teacher's predictions in.")]
+CacheKey = Annotated[
+    str | None, QueryOption(help="A name in the cache for a teacher that is a function.")
+]
+TeacherBatch = Annotated[int | None, QueryOption(help="Rows in a call of the teacher.", min=1)]
+Retries = Annotated[int, QueryOption(help="Attempts after a connection error.", min=0)]
+MaxQueries = Annotated[
+    int | None, QueryOption(help="Rows, beside those in the cache, to label at most.", min=1)
+]
+QueriesPerSecond = Annotated[float | None, QueryOption(help="Rows a second at most.")]
+QuerySeconds = Annotated[float | None, QueryOption(help="Seconds of queries at most.")]
+QueryWorkers = Annotated[int, QueryOption(help="Threads that call the teacher.", min=1)]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[
     str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")

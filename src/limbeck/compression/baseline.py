@@ -18,13 +18,14 @@ from torch import Tensor
 from limbeck.arrays import X, join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.rows import RowFormat, TableFormat
-from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs
+from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs, tree_encoder
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
+from limbeck.teachers.keys import count as row_count
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -41,7 +42,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
     x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
     if problem.held_out is not None:
-        count = rows(problem.held_out) // 2  # the other half are mixtures of these
+        count = row_count(problem.held_out_given)  # any others are mixtures of these
         x = join([x, part_of(problem.held_out, 0, count)])
     weights = problem.row_weights
     n = rows(x) if weights is None else len(weights)
@@ -152,7 +153,7 @@ def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitt
     sizes = _smaller(student, len(targets))
     if len(sizes) < 2 or len(targets) < 2 * FOLDS:
         return student
-    encoder = problem.format.encoder("one_hot")
+    encoder = tree_encoder(problem.format, student.kind, problem.x, targets, task)
     inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
     weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
@@ -172,7 +173,8 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
     known = {} if student.estimator is None else student.estimator.get_params()
     kind, largest = type(student.estimator).__name__, None
     if student.estimator is None:  # the default of `fit_tree` or `fit_boosted`
-        name, largest = ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 50)
+        name, largest = ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 100)
+        largest = student.options.get(name, largest)
     elif "Boosting" in kind:
         name = "max_iter" if "max_iter" in known else "n_estimators"
         largest = int(known[name])
@@ -187,7 +189,7 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
     else:
         counts = sorted({max(1, largest // 2**k) for k in range(1, 6)})
     if student.estimator is None:
-        smaller = [replace(student, options={name: count}) for count in counts]
+        smaller = [replace(student, options=student.options | {name: n}) for n in counts]
     else:
         models = [clone(student.estimator).set_params(**{name: count}) for count in counts]
         smaller = [replace(student, estimator=model) for model in models]
@@ -306,11 +308,12 @@ def _fit_sklearn(
 
     regression = how.kind == "regression"
     name = f"HistGradientBoosting{'Regressor' if regression else 'Classifier'}"
-    few = [place for place in how.categorical if x[:, place].max() < 255]  # its limit
+    categorical = [place for place in how.categorical if x[:, place].max() < 255]  # its limit
     model = getattr(ensemble, name)(
         max_iter=how.rounds, max_leaf_nodes=how.leaves, learning_rate=how.rate,
         min_samples_leaf=min(20, max(1, len(x) // 40)), early_stopping=True, n_iter_no_change=20,
-        validation_fraction=HELD_OUT, categorical_features=few or None, random_state=how.seed,
+        validation_fraction=HELD_OUT, random_state=how.seed,
+        categorical_features=categorical or None,
     )  # fmt: skip
     used = np.ones(len(y), dtype=bool)
     if not regression:  # it holds out rows of each class itself, which takes two or more

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,11 +20,18 @@ from limbeck.arrays import as_weights, join, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
-from limbeck.compression.rows import Rows, TableFormat, read_rows
-from limbeck.compression.students import FITTED, predictions, sizes
+from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
+from limbeck.compression.selection import (
+    DEFAULT,
+    Budget,
+    grow_student,
+    in_folder,
+    nearer_student,
+    verdict,
+)
+from limbeck.compression.students import FITTED, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
@@ -45,8 +51,9 @@ from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
-# categories are larger, and know no values between: what they must gain, as a fraction and at least
-CLEARLY, MATERIALLY = 0.75, 0.005
+# categories take more bytes and know no other values: the most of a divergence and the least gain
+MOST_RATIO, LEAST_GAIN = 0.75, 0.005
+MIN_LABELLED = 100  # rows that a student is trained on if others have no targets
 PILOT_STEPS = 400  # of the short runs that inputs are compared by
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
@@ -55,7 +62,7 @@ Trials = list[dict[str, Any]]  # candidates, with their measures on held-out row
 def compress(
     teacher: arg.UserObject[object],
     X: arg.UserObject[object],
-    student: arg.UserObject[object] = (50, 30),
+    student: arg.UserObject[object] = None,
     *,
     labels: arg.UserObject[object] = None,
     label_weight: arg.Fraction = 0.0,
@@ -66,6 +73,7 @@ def compress(
     steps: arg.Count | None = None,
     task: Annotated[str, arg.Choice(*TASKS, "auto")] = "auto",
     teacher_output: Annotated[str, arg.Choice(*FORMS[:4], "auto")] = "auto",
+    onnx_output: arg.Text | None = None,
     weights: arg.UserObject[ArrayLike | None] = None,
     stack: arg.UserObject[object] = None,
     classes: arg.UserObject[Sequence[Any] | np.ndarray | None] = None,
@@ -76,9 +84,14 @@ def compress(
     teacher_batch: arg.Count | None = None,
     retries: arg.CountFromZero = 3,
     retry_on: arg.UserObject[tuple[type[Exception], ...]] = (OSError,),
+    max_queries: arg.Count | None = None,
+    queries_per_second: arg.Positive | None = None,
+    query_seconds: arg.Positive | None = None,
+    query_workers: arg.Count = 1,
     held_out_fraction: arg.Remainder = 0.1,
     keep: arg.Share = 0.99,
     max_bytes: arg.Count | None = None,
+    max_latency: arg.Positive | None = None,
     seed: arg.Seed = 0,
     progress: arg.Flag = True,
     **options: Any,
@@ -93,9 +106,10 @@ def compress(
         teacher: A torch module, an estimator of scikit-learn, XGBoost, LightGBM or CatBoost, a
             list of these, the path of an ONNX or booster file, or a function of arrays.
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
-        student: Hidden sizes; "auto" for the smallest net that keeps enough; "linear", "tree" or
-            "boosted"; a tree of scikit-learn; or a torch module, which is trained in place.
-            Default: (50, 30).
+        student: Hidden sizes; "auto" for the smallest net or boosted forest that keeps enough;
+            "linear", "tree" or "boosted"; a tree of scikit-learn; or a torch module, which is
+            trained in place. Default: a net (50, 30); or boosted trees or a larger student, where
+            they are nearer to the teacher at held-out rows, unless `inputs` or `steps` is passed.
         labels: True labels of the rows, for the report and, with a `label_weight`, to mix with the
             targets; missing ones are None or NaN. Default: None.
         label_weight: Their share in the targets, from 0 to 1. Default: 0, the report alone.
@@ -111,6 +125,7 @@ def compress(
         steps: Steps of the training. Default: by the number of inputs.
         task: "classification", "multilabel" or "regression". Default: "auto", the teacher's own.
         teacher_output: Form of a torch teacher's outputs: "logits", …. Default: inferred.
+        onnx_output: Name of the output to learn, for an ONNX file with several. Default: inferred.
         weights: Weights of the members, for a list of teachers. Default: equal ones.
         stack: A model of the members' answers, for a list of teachers. Default: None.
         classes: Names of the classes, where the teacher does not know them. Default: None.
@@ -120,17 +135,30 @@ def compress(
         cache: A folder that keeps the teacher's answers for the next time. A torch teacher too is
             then queried before training. Default: None.
         cache_key: A name for a teacher whose content cannot be read. Default: a hash of it.
-        teacher_batch: Inputs in a query of the teacher. Default: as many as a few seconds allow.
+        teacher_batch: Inputs in a call of the teacher. Default: as many as a few seconds allow.
         retries: Further attempts after an error of the teacher's connection. Default: 3.
         retry_on: These errors. Default: OSError, with ConnectionError and TimeoutError among it.
+        max_queries: Number of inputs, beside those in the cache, that the teacher may label: rows
+            of X first, in random order, then generated ones. With a limit, inputs are not compared.
+            Default: None, any number.
+        queries_per_second: The most inputs a second. Default: None, as fast as it goes.
+        query_seconds: Time after which the teacher is not called any more. Default: None.
+        query_workers: Threads that call the teacher at the same time, if it is safe to do so; a
+            torch module is called by one. Default: 1.
         held_out_fraction: Fraction of the rows to compare students on, if there is a choice.
             Default: 0.1.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None, any size.
+        max_latency: For student="auto": the microseconds that `predict` may take for one row on
+            this machine, in NumPy or else in torch. Default: None, any time.
         seed: Seeds everything. Default: 0.
         progress: Whether to show bars, if a terminal is there. Default: True.
         options: Further arguments of `limbeck.distill`: optimizer, batch_size, device, ….
     """
+    default, student = student is None, DEFAULT if student is None else student
+    if not is_auto(student) and (max_bytes or max_latency):
+        name, value = ("max_bytes", max_bytes) if max_bytes else ("max_latency", max_latency)
+        raise ArgumentError(name, f"{value} beside student={shown(student)}", 'student="auto"')
     decided = ("steps", "held_out", "precompute", "seed")
     defaults: dict[str, Any] = {"seed": seed, "progress": progress}
     training = Training.from_options(options, decided, compress, **defaults)
@@ -138,59 +166,180 @@ def compress(
     labels = data.labels if labels is None else labels
     _check_columns(teacher, data.given)
     examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
+    query = Query(
+        as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
+        max_queries=max_queries, queries_per_second=queries_per_second,
+        query_seconds=query_seconds, workers=query_workers,
+    )  # fmt: skip
+    as_teacher = partial(
+        as_row_teacher, teacher, examples, task=task, teacher_output=teacher_output,
+        onnx_output=onnx_output, weights=weights, stack=stack, classes=classes,
+    )  # fmt: skip
     try:
-        model = as_row_teacher(
-            teacher, examples, task=task, teacher_output=teacher_output, weights=weights,
-            stack=stack, classes=classes,
-        )  # fmt: skip
+        model = query.attempt(as_teacher)
     except LimbeckError:
         raise
     except Exception as error:  # the teacher's own
         raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
+    if (probed := model.probed()) is not None:
+        query.remember(model, *probed)
+        query.usage.queries += count(probed[0])
+    if query.limited and not isinstance(inputs, str):
+        received = "a limit, with inputs of your own, which the teacher labels in each step"
+        raise ArgumentError("max_queries", received, "inputs by name, such as 'munge'")
+    if isinstance(data.format, ArrayFormat):  # other teachers are trees, mostly
+        data.format.knots = model.module is None
     if isinstance(student, nn.Module):
         _refuse_own_teacher(student, teacher)
-    query = Query(as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress)
-    fraction = held_out_fraction if is_auto(inputs) or is_auto(student) else 0.0
-    weights_of_rows = as_weights(sample_weight, rows(data.x))
-    problem = _split(data, model, query, fraction, training.seed, weights_of_rows)
-    problem.folds = teacher_folds
+    row_weights = as_weights(sample_weight, rows(data.x))
     leak = None if labels is None else _label_column(data.given, as_labels(labels, rows(data.x)))
     if leak is not None:
         warnings.warn(leak, stacklevel=user_stacklevel())
-    _add_labels(problem, labels, label_weight, rows(data.x))
-    if isinstance(loss, Loss):
-        problem.loss = loss
-    elif not is_auto(loss):
-        problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
-    # inputs of the user's own source never come again
-    problem.caches = cache is not None and isinstance(inputs, str)
-    _refuse_derivatives(problem)
+
+    def make_problem(weights: np.ndarray | None) -> Problem:
+        compared = is_auto(student) or (is_auto(inputs) and not query.limited)
+        fraction = held_out_fraction if compared else 0.0
+        problem = _split(data, model, query, fraction, training.seed, weights)
+        problem.folds = teacher_folds
+        _add_labels(problem, labels, label_weight, rows(data.x))
+        if isinstance(loss, Loss):
+            problem.loss = loss
+        elif not is_auto(loss):
+            problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
+        # inputs of the user's own source never come again
+        problem.caches = (cache is not None or query.limited) and isinstance(inputs, str)
+        _refuse_derivatives(problem)
+        return problem
+
+    problem = make_problem(row_weights)
+    if isinstance(inputs, str) and not problem.live and teacher_folds is None:
+        labelled = _label_rows(model, query, data, row_weights, training.seed)
+        if labelled is not row_weights:
+            row_weights, problem = labelled, make_problem(labelled)
+    n = rows(problem.x)
     if pool is None:
-        n, generated = rows(problem.x), isinstance(inputs, str) and inputs not in ("auto", "data")
+        generated = isinstance(inputs, str) and inputs not in ("auto", "data")
         pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
+    if (left := query.queries_left) is not None:
+        pool = min(pool, n + left)
     # a module is trained in place at last; what is tried before are copies of it as it is now
     try:
         recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     except TypeError as error:  # a generator, a lock
         raise ArgumentError("student", shown(student), f"one that is copied ({error})") from None
-    tried: Trials = []
-    if is_auto(inputs):
-        names = candidates(data.format, problem.x, problem.live, pool)
+    search = partial(
+        _search, student=student, data=data if table is None else None,
+        budget=Budget(keep, max_bytes, max_latency), default=default and steps is None,
+    )  # fmt: skip
+    try:
+        found = search(problem, recipe)
+    except TeacherError:
+        if query.usage.stop_reason is None or teacher_folds is not None:
+            raise
+        problem = make_problem(row_weights)  # all of whose rows have been labelled
+        found = search(problem, replace(recipe, inputs="data"))
+    if query.usage.failure is not None:
+        warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
+    result, problem, recipe, tried, note = found
+    texts = [note, leak, _query_note(problem, rows(data.x)), *_value_notes(problem, result)]
+    notes = [text for text in texts if text] + verdict(problem, result, model.classes)
+    return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+
+
+def _label_rows(
+    model: RowTeacher, query: Query, data: Rows, weights: np.ndarray | None, seed: int
+) -> np.ndarray | None:
+    r"""Let the teacher label the user's rows; weights of 0 for those that it has not labelled."""
+    given, n = as_rows(data.given), rows(data.x)
+    used = np.arange(n) if weights is None else np.flatnonzero(weights)
+    given = given if len(used) == n else select(given, used)
+    targets, known, error = query.label_some(model, given, seed)
+    if error is None:
+        query.remember(model, given, targets)
+        return weights
+    least = max(2, min(MIN_LABELLED, len(used) // 2))
+    if known.sum() < least:
+        message = f"{error}; a student needs {least} labelled rows or more"
+        raise TeacherError(message, error.rows, error.cached) from error.__cause__
+    query.remember(model, select(given, np.flatnonzero(known)), targets[known])
+    left = np.zeros(n)
+    left[used[known]] = 1.0 if weights is None else weights[used[known]]
+    return np.asarray(left / left[used[known]].mean())
+
+
+def _query_note(problem: Problem, n: int) -> str | None:
+    r"""How many of n rows, and of other inputs, a teacher has labelled within limits."""
+    query, usage = problem.query, problem.query.usage
+    if not query.limited:
+        return None
+    held_out = 0 if problem.held_out is None else count(problem.held_out_given)
+    labelled = rows(problem.x) + held_out
+    sizes = [rows(pool.x) for pool in problem.pools.values()]
+    generated = max([rows(problem.x), *sizes]) - rows(problem.x)
+    limits = {"max_queries": query.max_queries, "query_seconds": query.query_seconds}
+    words = ", ".join(f"{name}={limit:,}" for name, limit in limits.items() if limit is not None)
+    share = f"all {n:,}" if labelled == n else f"{labelled:,} of {n:,}"
+    return (
+        f"Note: the student learned from {share} rows of X and {generated:,} generated inputs, "
+        f"which the teacher labelled ({usage.stop_reason or words})."
+    )
+
+
+def _value_notes(problem: Problem, result: Result) -> list[str]:
+    r"""Notes on a regression's student that breaks what holds for its teacher at every row."""
+    if problem.teacher.task != "regression" or problem.live:
+        return []
+    teacher, notes = problem.targets, list[str]()
+    student = predictions(result.student, problem.x, "regression", "values")
+    below = (student < 0).any(1) & bool((teacher > 0).all())
+    crossed = (np.diff(student) < 0).any(1) & bool((np.diff(teacher) >= 0).all())
+    texts = {
+        "negative, where the teacher's are positive, as counts are": below,
+        "not in ascending order, where the teacher's are, as quantiles are": crossed,
+    }
+    for text, broken in texts.items():
+        if broken.any():
+            n = f"{int(broken.sum()):,} of {len(student):,} rows of X"
+            notes.append(f"Note: at {n} values of the student are {text}.")
+    return notes
+
+
+def _search(
+    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None, budget: Budget,
+    default: bool,
+) -> tuple[Result, Problem, Recipe, Trials, str | None]:  # fmt: skip
+    r"""The trained student after the choices that are left to limbeck, and these choices.
+
+    Columns are compared where the rows, `data`, are given; the `default` student with others.
+    """
+    tried, note, limited = Trials(), None, problem.query.limited
+    if is_auto(recipe.inputs):
+        names = candidates(problem.format, problem.x, problem.live, recipe.pool)
+        if limited:  # each comparison would need queries of its own
+            names = ["munge" if "munge" in names else names[0]]
         recipe, tried = best_inputs(problem, recipe, names)
-    note = None
+    plain = problem
     fitted = isinstance(student, str) and student in FITTED
-    if table is None and not (
-        isinstance(student, nn.Module) or fitted or is_tree_estimator(student)
+    if (
+        data is not None
+        and not limited
+        and not (isinstance(student, nn.Module) or fitted or is_tree_estimator(student))
     ):
         problem, more, note = best_columns(problem, recipe, data)
         tried += more
     if is_auto(student):
-        result, recipe, sizes_tried = grow_student(problem, recipe, keep, max_bytes)
+        best, sizes_tried = grow_student(problem, recipe, budget)
+        result, recipe = best.result, best.recipe
         tried += sizes_tried
     else:
         result = train(problem, recipe, student)
-    notes = [text for text in (note, leak) if text]
-    return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+    if default and recipe.training.seconds is None:
+        best, more, nearer = nearer_student(problem, plain, recipe, result)
+        note = note if best.problem is problem else None
+        problem, result, recipe = best.problem, best.result, best.recipe
+        tried += more
+        note = " ".join(text for text in (note, nearer) if text) or None
+    return result, problem, recipe, tried, note
 
 
 def _check_columns(teacher: object, given: Any) -> None:
@@ -261,10 +410,11 @@ def _split(
     order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
     learn, other = order[size:].sort().values, order[:size].sort().values
     held_out = take(data.x, other)
-    mixed = fresh("munge", data.format, held_out, size, seed)
+    if not query.limited:
+        held_out = join([held_out, fresh("munge", data.format, held_out, size, seed)])
     return Problem(
         teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
-        join([held_out, mixed]), select(given, other.numpy()), **shared,
+        held_out, select(given, other.numpy()), **shared,
     )  # fmt: skip
 
 
@@ -303,7 +453,7 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
     for name in tracked(names, "trying inputs", problem.query.progress):
         result = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}")
         scores[name] = held_out_mean(problem, result, "kl")
-    training = _in_folder(recipe.training, "student")  # not among those of the short runs
+    training = in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(scores, key=lambda name: scores[name])
     tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
     return replace(recipe, inputs=best, training=training), tried
@@ -330,58 +480,28 @@ def best_columns(
     shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
     scores, count = {}, rows(held_out)
     short = replace(recipe, training=replace(recipe.training, checkpoint=None))
-    for kind, choice in {"numbers": problem, "categories": as_codes}.items():
+    choices = {"numbers": problem, "categories": as_codes}
+    for kind in tracked(list(choices), "trying columns", problem.query.progress):
+        choice = choices[kind]
         result = _pilot(choice, short, kind)
         scores[kind] = held_out_mean(choice, result, "kl", count)
     tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
     gain = scores["numbers"] - scores["categories"]
-    if gain < MATERIALLY or scores["categories"] > CLEARLY * scores["numbers"]:
+    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
         return problem, tried, None
-    way = f"table=limbeck.Table(X) keeps {'them' if names[1:] else 'it'} as numbers"
-    return as_codes, tried, f"Note: {shown} treated as categories, which is nearer; {way}."
+    text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
+    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
 
 
 def _pilot(problem: Problem, recipe: Recipe, name: str) -> Result:
     r"""A student of a short run, of fewer inputs than the last one."""
     student = (50, 30) if is_auto(recipe.student) else recipe.student
-    training = replace(_in_folder(recipe.training, name), progress=False, callbacks=None)
+    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
     pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
     return train(
         problem, replace(recipe, student=student, pool=pool, steps=steps, training=training)
     )
-
-
-def grow_student(
-    problem: Problem, recipe: Recipe, keep: float, max_bytes: int | None
-) -> tuple[Result, Recipe, Trials]:
-    r"""The smallest of a sequence of students with enough retention; the last one if none has."""
-    if problem.held_out is None:
-        count, least = rows(problem.x), trainer.MIN_HELD_OUT
-        expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
-        if count >= 2 * least:
-            expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
-        raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
-    tried: Trials = []
-    task, encoder = problem.teacher.task, problem.format.encoder(data=problem.x)
-    for hidden in sizes(problem.x, problem.teacher.outputs, task, encoder, max_bytes):
-        training = _in_folder(recipe.training, "-".join(map(str, hidden)))
-        attempt = replace(recipe, student=hidden, training=training)
-        result = train(problem, attempt)
-        share = held_out_mean(problem, result, "agreement")
-        share = 1 - share if task == "regression" else share
-        size = bytes_on_disk(result.student)
-        tried.append({"student": hidden, "retention": share, "bytes": size})
-        if share >= keep:
-            break
-    return result, attempt, tried
-
-
-def _in_folder(training: Training, name: str) -> Training:
-    r"""The settings with a separate folder for checkpoints, if these are written."""
-    if training.checkpoint is None:
-        return training
-    return replace(training, checkpoint=Path(training.checkpoint) / name)
 
 
 def held_out_mean(

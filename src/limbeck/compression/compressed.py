@@ -36,8 +36,6 @@ from limbeck.storage.folders import Files
 from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
-from limbeck.teachers.keys import count as row_count
-from limbeck.teachers.query import TeacherError
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, from_files, read_files
@@ -160,7 +158,8 @@ class Compressed(Result):
             labels: True labels of the rows passed to `compress`: the same student, and boosted
                 trees of LightGBM (or else scikit-learn) that are no larger, are trained on them
                 alone, once, and compared too. Default: the labels passed to `compress`.
-            time: Whether to measure how long predictions take. Default: True.
+            time: Whether to measure how long predictions take; a teacher whose queries are limited
+                is not timed. Default: True.
             sample_weight: Weights of the rows of X, from 0, in all measures. Default: None.
         """
         if self.problem is None or self.row_format is None:
@@ -172,29 +171,27 @@ class Compressed(Result):
             _groups(groups, X),
         )
         labels = self.labels if labels is None else labels
-        alone: dict[str, Any] = {}
+        on_labels: dict[str, Any] = {}
         names = {"teacher": teacher.name}
         if labels is not None:
             baseline, trees = self._trained_on(labels)
-            alone["baseline"] = baseline._predictions(X)
+            on_labels["baseline"] = baseline._predictions(X)
             if trees is not None:
-                alone["trees"] = trees(self.row_format.encode(X))
-                alone["trees_cost"] = Cost(bytes=trees.bytes, files="nodes, 16 bytes each")
+                on_labels["trees"] = trees(self.row_format.encode(X))
+                on_labels["trees_cost"] = Cost(bytes=trees.bytes, files="nodes, 16 bytes each")
                 names["trees"] = f"{trees.library} on labels"
         calls: dict[str, Callable[[Any], np.ndarray]]
-        calls = {"teacher": teacher, "student": self._predictions}
-        timed = latencies(calls, given) if time else {"teacher": {}, "student": {}}
-        try:
-            targets = teacher(given)
-        except LimbeckError:
-            raise
-        except Exception as error:  # the teacher's own
-            raise TeacherError.of(error, "the rows of X", np.arange(row_count(given))) from error
+        query, calls = self.problem.query, {"teacher": teacher, "student": self._predictions}
+        if query.limited or query.queries_per_second is not None:
+            del calls["teacher"]  # timing repeats queries
+        targets = query.unlimited().label(teacher, given)
+        timed: dict[str, dict[int, float]] = {"teacher": {}, "student": {}}
+        timed |= latencies(calls, given) if time else {}
         return fidelity(
             self.task, targets, self._predictions(X), y,
             classes=self.classes, groups=columns, names=names,
             teacher_cost=teacher_cost(teacher, timed["teacher"]),
-            student_cost=self.cost(timed["student"]), notes=self.notes, **alone,
+            student_cost=self.cost(timed["student"]), notes=self.notes, **on_labels,
             sample_weight=sample_weight,
         )  # fmt: skip
 

@@ -15,7 +15,14 @@ from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.models.ensemble import Ensemble
 from limbeck.tables.columns import measured
 from limbeck.teachers import estimators
-from limbeck.teachers.estimators import BoosterTeacher, EstimatorTeacher, is_booster, is_estimator
+from limbeck.teachers.estimators import (
+    BoosterTeacher,
+    EstimatorTeacher,
+    PredictorTeacher,
+    is_booster,
+    is_estimator,
+    is_predictor,
+)
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.keys import first_rows
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
@@ -120,21 +127,25 @@ def _averages(net: NetworkTeacher) -> bool:
 
 
 ACCEPTED = (
-    "a torch module, a fitted scikit-learn estimator, a model of XGBoost, LightGBM or CatBoost or "
-    "the file of one, an ONNX file, a callable on arrays, or a list of these"
+    "a torch module, a fitted scikit-learn estimator, an AutoGluon predictor, a model of XGBoost, "
+    "LightGBM or CatBoost or the file of one, an ONNX file, a callable, or a list of these"
 )
 LISTS = (list, tuple, nn.ModuleList)
 
 
 def as_row_teacher(
     teacher: object, X: object = None, *, task: str = "auto", teacher_output: str = "auto",
-    weights: ArrayLike | None = None, stack: object = None, classes: Names | None = None,
+    onnx_output: str | None = None, weights: ArrayLike | None = None, stack: object = None,
+    classes: Names | None = None,
 ) -> RowTeacher:  # fmt: skip
     r"""A teacher of any kind, as a function from rows to probabilities or values (n, K).
 
     The arguments are those of `limbeck.compress`; X is a few rows, from which outputs are inferred.
     """
-    spec = OutputSpec(task, teacher_output, classes).checked()
+    spec = OutputSpec(task, teacher_output, classes, onnx_output).checked()
+    if onnx_output is not None and not str(teacher).lower().endswith(".onnx"):
+        received = f"{onnx_output!r} for a teacher that is no ONNX file"
+        raise ArgumentError("onnx_output", received, "None, or the path of an ONNX file as teacher")
     if isinstance(teacher, LISTS):
         model = _several(list(teacher), X, spec, weights, stack)
     elif weights is not None or stack is not None:
@@ -163,6 +174,8 @@ def _single(teacher: object, X: object, spec: OutputSpec) -> RowTeacher:
         return NetworkTeacher(teacher, X, spec)
     if is_booster(teacher):
         return BoosterTeacher(teacher, X, spec)
+    if is_predictor(teacher):
+        return PredictorTeacher(teacher, spec)
     if is_estimator(teacher):
         return EstimatorTeacher(teacher, X, spec)
     if callable(predict := getattr(teacher, "predict", None)):

@@ -87,7 +87,7 @@ class Distilled(BaseEstimator):
     def __init__(
         self,
         teacher: arg.UserObject[object] = None,
-        student: arg.UserObject[object] = (50, 30),
+        student: arg.UserObject[object] = None,
         *,
         loss: arg.UserObject[str | Loss] = "auto",
         inputs: arg.UserObject[str | Inputs] = "auto",
@@ -97,6 +97,7 @@ class Distilled(BaseEstimator):
         teacher_folds: Annotated[int, arg.Whole(2)] | None = None,
         keep: arg.Share = 0.99,
         max_bytes: arg.Count | None = None,
+        max_latency: arg.Positive | None = None,
         random_state: arg.Seed | np.random.RandomState | None = 0,
         device: arg.Device | arg.Auto = "auto",
         progress: arg.Flag = False,
@@ -105,6 +106,7 @@ class Distilled(BaseEstimator):
         self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
         self.pool, self.steps, self.label_weight = pool, steps, label_weight
         self.teacher_folds, self.keep, self.max_bytes = teacher_folds, keep, max_bytes
+        self.max_latency = max_latency
         self.random_state, self.device, self.progress = random_state, device, progress
         self.options = options
 
@@ -366,7 +368,8 @@ class DistilledClassifier(ClassifierMixin, Distilled):
     Arguments:
         teacher: A fitted one stays as it is, also in clones; a clone of one that is not is fitted
             first. Default: None, a random forest of 100 trees.
-        student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: (50, 30).
+        student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: None, a
+            net (50, 30) or, of 1,000 rows or more, as of `limbeck.compress`.
         loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
         inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
         pool: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer
@@ -377,6 +380,7 @@ class DistilledClassifier(ClassifierMixin, Distilled):
         teacher_folds: Folds in which the teacher is fitted anew to label the others. Default: None.
         keep: For student="auto": the fraction of the teacher's measure to keep. Default: 0.99.
         max_bytes: For student="auto": the largest student. Default: None.
+        max_latency: For student="auto": microseconds for one row in `predict`. Default: None.
         random_state: Seeds everything; None takes another seed each time. Default: 0.
         device: Where the student is trained. Default: "auto".
         progress: Whether to show bars, if a terminal is there. Default: False.

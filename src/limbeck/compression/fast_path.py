@@ -46,8 +46,12 @@ class NumpyFastPath:
             self.features = _table_rows(student, row_format.table)
             trees = getattr(student, "network", student)
         known = _trees(trees) if type(trees) is Trees else _net(student)
-        encoded = getattr(student, "encoder", None) is not None
-        if encoded != isinstance(row_format, TableFormat) or (
+        encoder = getattr(student, "encoder", None)
+        columns = encoder.columns if isinstance(encoder, TableEncoder) else 0
+        if columns:
+            assert isinstance(encoder, TableEncoder)
+            self.features = _array_rows(encoder, self._rows)
+        if (encoder is not None and not columns) != isinstance(row_format, TableFormat) or (
             task == "classification" and self.form not in ("logits", "probabilities")
         ):
             known = None
@@ -112,6 +116,26 @@ def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.
     r"""Of each indicator, the place of its column among those of codes, and the code."""
     own = np.array([codes.index(category.key) for category in encoder.indicated], int)
     return own[encoder.which.numpy(force=True)], encoder.slots.numpy(force=True)
+
+
+def _array_rows(
+    encoder: TableEncoder, rows: Callable[[Any], np.ndarray | None]
+) -> Callable[[Any], np.ndarray | None] | None:
+    r"""From arrays to features (n, width), of float32 rows (n, columns)."""
+    tensors = [encoder.mean, encoder.scale, encoder.lower, encoder.distance]
+    if type(encoder) is not TableEncoder or not all(map(_plain, tensors)):
+        return None
+    mean, scale, lower, distance = (t.numpy() for t in tensors)  # the same memory
+    place = encoder.place.numpy()
+    between = place[encoder.source.numpy()]
+
+    def features(X: Any) -> np.ndarray | None:
+        if (x := rows(X)) is None:
+            return None
+        parts = [(x[:, place] - mean) / scale, np.clip((x[:, between] - lower) / distance, 0, 1)]
+        return np.concatenate(parts, 1)
+
+    return features
 
 
 def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None] | None:

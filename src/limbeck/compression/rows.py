@@ -14,6 +14,8 @@ from limbeck.arguments import choice, integer
 from limbeck.arrays import X, as_part
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
+from limbeck.models.preprocessed import origin_of, standardising
+from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import read_fields, read_value
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class ArrayFormat:
 
     def __init__(self, shape: Sequence[int], dtype: str = "float64", sparse: bool = False) -> None:
         self.shape, self.dtype, self.sparse = tuple(shape), np.dtype(dtype), sparse
+        self.knots = False  # whether students may bend where trees do
 
     def encode(self, given: object, argument: str = "X") -> Tensor:
         r"""Rows as tensors: of float64, unless they come in what float32 holds."""
@@ -65,9 +68,23 @@ class ArrayFormat:
         limits = np.iinfo(self.dtype)  # as far as float64 can count
         return x.round().clamp(max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62))
 
-    def encoder(self, embed: str = "auto", data: X | None = None) -> nn.Module | None:
-        r"""From tensors to a matrix (n, features), where they are none; see `Table.encoder`."""
-        return None
+    def encoder(self, embed: str | int = "auto", data: X | None = None) -> nn.Module | None:
+        r"""From tensors to a matrix (n, features), or None; see `Table.encoder`."""
+        if data is None or not self.knots or len(self.shape) != 1:
+            return None
+        from limbeck.tables.reading import place_knots
+
+        assert isinstance(data, Tensor)
+        origin = origin_of(data)
+        x = (data if origin is None else data - origin).float()
+        shift, scale = standardising(x)
+        varying = scale.nonzero()[:, 0].tolist()
+        knots = place_knots({str(k): x[:, k].numpy() for k in varying})
+        if not any(knots.values()):  # of two values each, or very many
+            return None
+        numbers = [(str(k), None, float(shift[k]), 1 / float(scale[k]), 0.0) for k in varying]
+        bends = [knots[str(k)] for k in varying]
+        return TableEncoder(numbers, [], knots=bends, columns=self.shape[0])
 
     def spec(self) -> dict[str, Any]:
         r"""All of it, as JSON can hold it."""
@@ -127,7 +144,7 @@ class TableFormat:
         assert isinstance(x, dict)
         return self.table.rounded(x)
 
-    def encoder(self, embed: str = "auto", data: X | None = None) -> nn.Module:
+    def encoder(self, embed: str | int = "auto", data: X | None = None) -> nn.Module:
         assert data is None or isinstance(data, dict)
         return self.table.encoder(embed, data=data)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arrays import X, input_dtype, map_tensors, part_of, rows
+from limbeck.compression.rows import RowFormat
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.checks import is_count
@@ -24,9 +25,26 @@ from limbeck.models.tree_fit import fit_boosted, fit_tree
 # what is fitted to labelled rows directly, by name
 FITTED: dict[str, Any] = {"tree": fit_tree, "boosted": fit_boosted}
 LIKELY = 1e-5  # the probability from which a class of a row counts, for classifiers
-# hidden sizes that student="auto" goes through
-GROWING = ((8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400))
+PLACES = 3  # numbers at most that stand for a category of many, in boosted trees
+FEW_ROWS = 5.0  # of a category: its mean is half of what so many rows say
 EXAMPLES = 4  # rows at which a module of the user's own is tried
+
+
+@dataclass(frozen=True)
+class Forest:
+    r"""A boosted forest of a given size, as a student."""
+
+    trees: int
+    leaves: int
+
+    def __str__(self) -> str:
+        return f"{self.trees} boosted trees of {self.leaves} leaves"
+
+
+# sizes that student="auto" goes through: hidden ones of nets, and forests
+GROWING = ((8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400))
+FORESTS = (Forest(30, 8), Forest(100, 16), Forest(200, 31), Forest(400, 63))
+Size = tuple[int, ...] | Forest
 
 
 @dataclass(frozen=True)
@@ -98,6 +116,9 @@ def build_student(
         return _user_module(spec, x, outputs, encoder)
     if isinstance(spec, str) and spec in FITTED:
         return Fitted(spec, task, encoder, seed)
+    if isinstance(spec, Forest):
+        size = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
+        return Fitted("boosted", task, encoder, seed, options=size)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
     hidden: Any = (spec,) if is_count(spec) else spec
@@ -120,17 +141,52 @@ def build_student(
     return Preprocessed(network, shift, scale, encoder=encoder)
 
 
+def tree_encoder(
+    layout: RowFormat, kind: str, x: X, targets: np.ndarray, task: str
+) -> nn.Module | None:
+    r"""The encoder of trees: indicators of categories, whose rules can be read.
+
+    In boosted trees, of a column of many categories each one has up to three numbers: where its
+    mean target lies along the main directions of all categories' means. A threshold then parts
+    categories of low and high targets, as LightGBM's own sets of categories do, but every export
+    knows thresholds, and the numbers take 12 bytes a category where a set takes them at each split.
+    """
+    if kind != "boosted" or isinstance(x, Tensor):
+        return layout.encoder("one_hot")
+    encoder: Any = layout.encoder(min(PLACES, max(1, targets.shape[1] - (task != "regression"))))
+    t = targets
+    if task != "regression":
+        t = np.log(targets.clip(LIKELY)) - np.log((1 - targets).clip(LIKELY))
+    t = (t - t.mean(0)) / max(t.std(), np.finfo(float).tiny)
+    for key, layer in zip(encoder.embedded, encoder.embeddings, strict=True):
+        codes, count = x[key].numpy(), len(layer.weight)
+        sums = np.stack([np.bincount(codes, column, count) for column in t.T], 1)
+        means = sums / (np.bincount(codes, minlength=count)[:, None] + FEW_ROWS)
+        u, spread, _ = np.linalg.svd(means, full_matrices=False)  # rows without data stay at 0
+        places = np.zeros(tuple(layer.weight.shape))
+        places[:, : len(spread)] = (u * spread)[:, : places.shape[1]]
+        with torch.no_grad():
+            layer.weight.copy_(torch.as_tensor(places))
+    return encoder
+
+
 def sizes(
-    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None
-) -> dict[tuple[int, ...], int]:
-    r"""Hidden sizes that student="auto" tries, the smallest first, with their bytes."""
+    x: X, outputs: int, task: str, encoder: nn.Module | None = None, max_bytes: int | None = None,
+    forests: bool = False,
+) -> dict[Size, int]:  # fmt: skip
+    r"""Sizes that student="auto" tries, the smallest first, with their bytes; forests at most."""
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
     fixed = 8 * inputs  # shifts and scales, of inputs and outputs
     if encoder is not None:
         fixed = sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
     fixed += 8 * outputs if task == "regression" else 0
     layers = {hidden: pairwise((inputs, *hidden, outputs)) for hidden in GROWING}
-    students = {h: fixed + 4 * sum((a + 1) * b for a, b in pairs) for h, pairs in layers.items()}
+    students: dict[Size, int] = {
+        h: fixed + 4 * sum((a + 1) * b for a, b in pairs) for h, pairs in layers.items()
+    }
+    for forest in FORESTS if forests else ():
+        nodes = forest.trees * (2 * forest.leaves - 1)
+        students[forest] = fixed + 4 * (nodes * (4 + outputs) + forest.trees + outputs)
     smallest = min(students.values())
     if max_bytes is not None and max_bytes < smallest:
         expected = f"{smallest:,} or more, which the smallest student takes"

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.checks import is_count
+from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
+from limbeck.models.tree_fit import tree_grower
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import count
@@ -68,7 +70,7 @@ class Problem:
     loss: Loss  # of students
     query: Query
     given: Any = None  # the rows to learn from as the user has them; None makes them of x
-    # rows, and as many mixed with neighbours, unseen by any teacher; None for few rows
+    # rows, and as many mixed with neighbours unless queries are limited; None for few rows
     held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
     labels: np.ndarray | None = None  # of the rows to learn from, where they are used
@@ -103,6 +105,11 @@ class Problem:
         r"""The form of the targets, as losses see them."""
         return "probabilities" if self.teacher.task == "classification" else "values"
 
+    @cached_property
+    def encoder(self) -> nn.Module | None:
+        r"""Of students' inputs, untrained: each student gets a copy."""
+        return self.format.encoder(data=self.x)
+
     def ask(self, X: object) -> np.ndarray:
         r"""The teacher's targets (n, K) at rows."""
         return self.query.label(self.teacher, X)
@@ -127,6 +134,8 @@ class Problem:
         r"""The teacher's targets at the inputs held out."""
         assert self.held_out is not None
         n = count(self.held_out_given)
+        if rows(self.held_out) == n:
+            return self.ask(self.held_out_given)
         mixed = part_of(self.held_out, n, rows(self.held_out) - n)
         return np.concatenate([self.ask(self.held_out_given), self.ask(self.format.decode(mixed))])
 
@@ -141,12 +150,15 @@ class Problem:
                 options = (seed, self.query.progress, weight)
                 inputs = prepared(source, self.format, self.x, *options)
             more, more_weight = drawn(inputs, missing, n)
-            targets = np.concatenate([pool.targets, self.ask(self.format.decode(more))])
+            new = self.query.label_some(self.teacher, self.format.decode(more))
+            if not new.known.all():  # those that the teacher has labelled
+                more, more_weight = take(more, new.known), more_weight[new.known]
+            targets = np.concatenate([pool.targets, new.targets[new.known]])
             if weight is not None:
                 weight = np.concatenate([pool.weight, more_weight])
             pool = Pool(join([pool.x, more]), targets, weight, source=inputs)
         self.pools[source, seed] = pool
-        if size == rows(pool.x):
+        if size >= rows(pool.x):
             return pool
         weight = None if pool.weight is None else pool.weight[:size]
         return Pool(part_of(pool.x, 0, size), pool.targets[:size], weight)
@@ -222,8 +234,9 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     else:
         pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
         x = student_inputs(student, pool.x)
-        if training.callbacks is None and _has_fixed_features(student, rows(x)):
-            trained, x = student.network, students.encoded(x, student.encoder)  # type: ignore[assignment,arg-type]
+        if _has_fixed_features(problem, training, student, rows(x)):
+            assert isinstance(student, Preprocessed)
+            trained, x = with_fixed_features(student, x)
         source = Dataset(x, weight=pool.weight)
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
@@ -240,11 +253,50 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     return result
 
 
-def _has_fixed_features(student: nn.Module, n: int) -> bool:
-    r"""Whether a student's encoder, without parameters, need not be run in each step."""
-    encoder = getattr(student, "encoder", None)
-    small = isinstance(encoder, TableEncoder) and n * encoder.width <= MOST_FIXED
-    return small and type(student) is Preprocessed and not list(encoder.parameters())  # type: ignore[union-attr]
+def _has_fixed_features(problem: Problem, training: Training, student: nn.Module, n: int) -> bool:
+    r"""Whether what comes before a student's network can be computed once, and nobody sees it."""
+    inner = any(term.differentiates or "hidden" in term.requires for _, term in problem.loss)
+    seen = inner or training.callbacks is not None or bool(training.metrics)
+    if seen or type(student) is not Preprocessed or type(student.network) is not MLP:
+        return False
+    own = student.out_shift is None and student.network.output_form == student.output_form
+    small = n * student.network.sizes[0] <= MOST_FIXED
+    return own and small and next(student.parameters()).device.type == "cpu"
+
+
+class OnFeatures(nn.Module):
+    r"""A student whose fixed features are given, beside the codes of embedded categories."""
+
+    def __init__(self, student: Preprocessed) -> None:
+        super().__init__()
+        self.network, self.output_form = student.network, student.output_form
+        self.encoder = cast("TableEncoder", student.encoder)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        fixed = [x["features"]] if "features" in x else []  # all columns may be embedded
+        outputs: Tensor = self.network(self.encoder.join(fixed, x["codes"].unbind(1)))
+        return outputs
+
+
+def with_fixed_features(student: Preprocessed, x: X) -> tuple[nn.Module, X]:
+    r"""A module with the parameters of a student, and its inputs: features of the given rows."""
+    encoder = student.encoder
+    table = encoder if isinstance(encoder, TableEncoder) and encoder.embedded else None
+    keys = [] if table is None else table.embedded
+
+    @torch.no_grad()
+    def fixed(part: X) -> Tensor:
+        if table is None:
+            return student.features(part)
+        return torch.cat([torch.empty(rows(part), 0), *table.fixed_parts(part)], 1)
+
+    blocks = (part_of(x, at, 10_000) for at in range(0, rows(x), 10_000))
+    features = torch.cat([fixed(block) for block in blocks])
+    if not keys:
+        return student.network, features
+    assert isinstance(x, dict)
+    parts = {"codes": torch.stack([x[key] for key in keys], 1)}
+    return OnFeatures(student), parts | ({"features": features} if features.shape[1] else {})
 
 
 def make_student(
@@ -255,10 +307,13 @@ def make_student(
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
-    own = isinstance(spec, nn.Module)  # which takes the features of `Table.encoder()`
+    # a module takes the features of `Table.encoder()`; a function of an array's columns is linear
+    linear = isinstance(problem.x, Tensor) and isinstance(spec, str) and spec == "linear"
+    plain = isinstance(spec, nn.Module) or linear
     student = students.build_student(
         spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task, encoder=problem.format.encoder(data=None if own else problem.x),
+        problem.teacher.task,
+        encoder=problem.format.encoder() if plain else copy.deepcopy(problem.encoder),
         seed=recipe.training.seed,
     )  # fmt: skip
     if isinstance(student, Preprocessed) and origin is not None:
@@ -353,8 +408,9 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
     r"""Trees, fitted directly."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
-    plain = problem.format.encoder("one_hot")  # rules about indicators can be read
-    model: nn.Module = replace(student, encoder=plain).fit(
+    about = (student.kind, pool.x, pool.targets, problem.teacher.task)
+    encoder = students.tree_encoder(problem.format, *about)
+    model: nn.Module = replace(student, encoder=encoder).fit(
         narrowed(pool.x, origin), pool.targets, pool.weight
     )
     if origin is not None:
@@ -364,7 +420,8 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor 
         "loss": f"{student.kind} fitted to {rows(pool.x):,} predictions of the teacher",
         "input_shape": {name: list(part.shape[1:]) for name, part in floats(pool.x).items()},
     }
-    return Result(model, History(), 1, "it is fitted directly", seconds, "scikit-learn", settings)
+    library = tree_grower().library if student.kind == "boosted" else "scikit-learn"
+    return Result(model, History(), 1, "it is fitted directly", seconds, library, settings)
 
 
 class Answering(nn.Module):

@@ -275,6 +275,14 @@ class _Header:
             if trees and len(code):
                 at, slot = self.array("indicated", place), self.array("slots", code)
                 self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
+            keys, first = (
+                [category.key for category in encoder.categories],
+                wide + masks + len(code),
+            )
+            for k, (key, places) in enumerate(self.parts.places() if trees else ()):
+                value, n = self.array(f"place{k}", places), places.shape[1]
+                self.each(n, f"f[{first} + j] = {value}[c[{keys.index(key)}] * {n} + j];")
+                first += n
 
     def _net(self) -> tuple[str, int]:
         r"""The lines of a net; the name and number of its outputs."""

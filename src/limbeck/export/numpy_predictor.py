@@ -58,8 +58,8 @@ def read(frame):
     if hasattr(frame, "iloc") and len(frame) == 1:  # pandas reads a row faster than its columns
         row = dict(zip(frame.columns.tolist(), frame.iloc[0].tolist()))
     for column, known in zip(COLUMNS, CODES):
-        name, alone = column["name"], column["alone"] or column["name"] not in row
-        given = frame[name] if alone else [row[name]]
+        name, separate = column["name"], column["separate"] or column["name"] not in row
+        given = frame[name] if separate else [row[name]]
         if column.get("date"):
             dates = np.asarray(given, "datetime64[us]")  # in UTC
             numbers.append(np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6))
@@ -95,10 +95,10 @@ def column_records(table: Table) -> list[dict[str, Any]]:
         # a row of pandas may have whole numbers as floats, and dates in their time zone
         if isinstance(column, Category):
             kind = {"categories": list(column.categories), "gaps": bool(column.missing)}
-            kind["alone"] = type(column.categories[0]) is int
+            kind["separate"] = type(column.categories[0]) is int
         else:
             kind = {"date": column.kind == "date", "mask": column.mask}
-            kind |= {"fill": column.fill, "origin": column.origin, "alone": kind["date"]}
+            kind |= {"fill": column.fill, "origin": column.origin, "separate": kind["date"]}
         records.append({"name": column.name, **kind})
     return records
 
@@ -106,8 +106,10 @@ def column_records(table: Table) -> list[dict[str, Any]]:
 @write.register
 def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
     exact = ".astype(np.float32)" if script.single else ""
-    script.add("numbers, gone, codes = h")
-    order = np.array([script.numbers.index(number.key) for number in module.numbers], int)
+    script.add("numbers = h" if module.columns else "numbers, gone, codes = h")
+    order = module.place.numpy(force=True)
+    if not module.columns:
+        order = np.array([script.numbers.index(number.key) for number in module.numbers], int)
     names = ("which", "shift", "scale", "low", "high")
     which, *features = number_features(module)
     arrays = zip(names, (order[which], *features), strict=True)

@@ -190,6 +190,12 @@ class StudentGraph(Nodes):
             place, slots = indicators(encoder, self.coded)
             code = self("Gather", codes, self.constant(place), axis=1)
             parts.append(self("Cast", self("Equal", code, self.constant(slots)), to=1))
+        for key, table in [] if encoder is None else self.parts.places():
+            code = self("Gather", codes, self.constant(self.coded.index(key)), axis=1)
+            code = self("Min", self("Max", code, self.constant(-1)), self.constant(len(table)))
+            rows = table[[len(table) - 2, *range(len(table)), len(table) - 2]]  # others are unknown
+            code = self("Add", code, self.constant(1))
+            parts.append(self("Gather", self.single(rows), code, axis=0))
         leaf, left = trees.is_leaf.cpu().numpy(), trees.left.cpu().numpy()
         feature, value = trees.feature.cpu().numpy(), trees.value.detach().cpu().numpy()
         tree = np.searchsorted(trees.roots.cpu().numpy(), np.arange(len(left)), "right") - 1

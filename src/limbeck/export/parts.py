@@ -67,7 +67,7 @@ class Parts:
             weight = _numbers(layer.weight).T
             bias = np.zeros(weight.shape[1]) if layer.bias is None else _numbers(layer.bias)
             layers.append(Layer(weight, bias, kind))
-        if self.encoder is None and self.features is not None:
+        if self.encoder is None and self.features is not None and not self.features.clips:
             layers[0] = layers[0]._replace(weight=layers[0].weight[self.features.which])
         last = layers[-1]
         if last.kind == "linear":  # which takes the scale of the outputs too
@@ -95,6 +95,12 @@ class Parts:
             at += embedding.shape[1]
         return tables
 
+    def places(self) -> list[tuple[str, Array]]:
+        r"""The keys of embedded categories, and their embeddings (K + 2, width) by code."""
+        encoder = cast("TableEncoder", self.encoder)
+        weights = [_numbers(cast("Tensor", layer.weight)) for layer in encoder.embeddings]
+        return list(zip(encoder.embedded, weights, strict=True))
+
 
 def _numbers(tensor: Tensor, dtype: type = float) -> Array:
     return tensor.numpy(force=True).astype(dtype)
@@ -116,11 +122,12 @@ def parts_of(module: nn.Module) -> Parts | None:
     trees = type(network) is Trees
     if not known or (shift is not None and (encoder is not None or trees)):
         return None
-    if trees and encoder is not None and encoder.embedded:
-        return None
     features = None
     if encoder is not None:
         features = number_features(encoder)
+        if encoder.columns:  # of an array: its features are all that there is
+            place, encoder = _array(encoder.place), None
+            features = features._replace(which=place[features.which])
     if shift is not None:  # a column of scale 0 is ignored
         which = np.flatnonzero(scale)
         free = np.full(len(which), np.inf)

@@ -17,6 +17,7 @@ from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
@@ -78,6 +79,10 @@ class Portable:
                 if module.encoder is None and module.scale is not None:
                     wide = torch.where(module.scale == 0, 1.0, 1 / module.scale)
                     x = (module.shift + x.to(wide) * wide).cpu()
+                break
+            elif isinstance(module, TableEncoder) and module.columns:
+                around = module.mean + x[:, module.place].to(module.scale) * module.scale
+                x[:, module.place] = around.cpu()
                 break
             elif isinstance(module, Trees):
                 x = _around_thresholds(module, x)
@@ -159,7 +164,8 @@ def shape_of(module: object) -> tuple[int, ...] | None:
     r"""The shape of one row that a module of limbeck's own takes; None of any other."""
     if isinstance(module, Preprocessed):
         if module.encoder is not None:
-            return None
+            columns = getattr(module.encoder, "columns", 0)
+            return (columns,) if isinstance(columns, int) and columns else None
         return shape_of(module.network) if module.shift is None else tuple(module.shift.shape)
     support = getattr(module, "support", None)
     if support is not None and hasattr(support, "shape"):

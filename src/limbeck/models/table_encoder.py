@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError, shown
-from limbeck.models.checks import Generator, Specified
+from limbeck.models.checks import Generator, Specified, matrix
 
 ONE_HOT = 16  # categories up to which each has an indicator
 WIDEST = 32  # the largest embedding that "auto" chooses
@@ -36,14 +36,15 @@ class Coded(NamedTuple):
 
 
 class TableEncoder(Specified):
-    r"""Features (n, width) of a dict of tensors (n,).
+    r"""Features (n, width) of a dict of tensors (n,), or of the columns of an array.
 
     In this order: standardised numbers (those with masks first), numbers between knots, indicators
     of missing numbers, indicators of categories and of missing ones, embeddings. Between the knots
     a and b a number x has the feature (x − a) / (b − a), at least 0 and at most 1, so that a layer
     can be any piecewise linear function of x. An unknown category has no indicator, or an embedding
     that starts at zero. `numbers` has the fields of `Numeric`, `categories` those of `Coded`;
-    `embed` is as of `Table.encoder`; `knots` has those of each number, ascending.
+    `embed` is as of `Table.encoder`; `knots` has those of each number, ascending. With `columns`
+    the inputs are an array (n, columns), and keys are numbers of columns, without gaps and codes.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
     >>> encoder({"age": torch.tensor([30.0]), "town": torch.tensor([1])})
@@ -53,9 +54,9 @@ class TableEncoder(Specified):
     fields: ClassVar[Mapping[str, Any]] = {
         "numbers": list[tuple[str, str | None, float, float, float]],
         "categories": list[tuple[str, int, bool]], "embed": str | int,
-        "knots": list[list[float]],
+        "knots": list[list[float]], "columns": int,
     }  # fmt: skip
-    optional: ClassVar[Sequence[str]] = ("knots",)
+    optional: ClassVar[Sequence[str]] = ("knots", "columns")
     mean: Tensor
     scale: Tensor
     fill: Tensor
@@ -64,11 +65,12 @@ class TableEncoder(Specified):
     distance: Tensor
     which: Tensor
     slots: Tensor
+    place: Tensor  # of numbers among the columns of an array
 
     def __init__(
         self, numbers: Sequence[tuple[str, str | None, float, float, float]],
         categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
-        knots: Sequence[Sequence[float]] = (), generator: Generator = None,
+        knots: Sequence[Sequence[float]] = (), columns: int = 0, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
         bends = knots or [()] * len(numbers)
@@ -77,7 +79,12 @@ class TableEncoder(Specified):
         self.categories = [Coded(*c) for c in categories]
         for c in self.categories:
             integer("categories", c.size, "numbers of categories from 0", least=0)
-        self.embed = embed
+        self.embed, self.columns = embed, columns
+        if columns and (
+            categories or {n.key for n in self.numbers} - set(map(str, range(columns)))
+        ):
+            received = f"{len(categories)} categories, {len(numbers)} numbers"
+            raise ArgumentError("columns", received, f"numbers of {columns} columns alone")
         sized = [(c, embedding_size(c.size, embed)) for c in self.categories]
         self.indicated = [c for c, size in sized if not size]
         embedded = [(c, size) for c, size in sized if size]
@@ -111,6 +118,8 @@ class TableEncoder(Specified):
                 layer.weight[: c.size] = drawn.to(layer.weight) * size**-0.5
                 layer.weight[c.size :] = 0
             self.embeddings.append(layer)
+        place = [int(number.key) for number in self.numbers] if columns else []
+        self.register_buffer("place", torch.tensor(place, dtype=torch.int64), persistent=False)
         features = len(self.numbers) + len(between) + len(self.masks) + len(slots)
         self.width = features + sum(size for _, size in embedded)
 
@@ -122,10 +131,23 @@ class TableEncoder(Specified):
         ]
         return sum(size * max(1, embedding) for size, embedding in sizes)
 
-    def forward(self, x: Mapping[str, Tensor]) -> Tensor:
-        kind, parts = self.mean.dtype, []
+    def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
+        return self.join(self.fixed_parts(x), [_part(x, key) for key in self.embedded])
+
+    def join(self, fixed: Sequence[Tensor], codes: Sequence[Tensor]) -> Tensor:
+        r"""The features of fixed ones and of the codes (n,) of embedded categories."""
+        pairs = zip(self.embeddings, codes, strict=True)
+        return torch.cat([*fixed, *(embedding(code) for embedding, code in pairs)], 1)
+
+    def fixed_parts(self, x: Mapping[str, Tensor] | Tensor) -> list[Tensor]:
+        r"""The features (n, …) that do not change as embeddings are trained, in parts."""
+        kind = self.mean.dtype
+        parts: list[Tensor] = []
         if self.numbers:
-            values = _stack(x, [n.key for n in self.numbers])  # (n, numbers)
+            if self.columns:
+                values = matrix(x, self.columns).index_select(1, self.place)
+            else:
+                values = _stack(x, [n.key for n in self.numbers])  # (n, numbers)
             count = len(self.masks)
             if count:
                 missing = _stack(x, self.masks)  # (n, masks)
@@ -140,9 +162,7 @@ class TableEncoder(Specified):
         if self.indicated:
             codes = _stack(x, [c.key for c in self.indicated])
             parts.append((codes.index_select(1, self.which) == self.slots).to(kind))
-        for key, embedding in zip(self.embedded, self.embeddings, strict=True):
-            parts.append(embedding(_part(x, key)))
-        return torch.cat(parts, 1)
+        return parts
 
     def spec(self) -> dict[str, Any]:
         numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))
@@ -166,11 +186,11 @@ def embedding_size(categories: int, embed: str | int) -> int:
     return size if categories > ONE_HOT else 0
 
 
-def _stack(x: Mapping[str, Tensor], keys: Sequence[str]) -> Tensor:
+def _stack(x: Mapping[str, Tensor] | Tensor, keys: Sequence[str]) -> Tensor:
     return torch.stack([_part(x, key) for key in keys], 1)
 
 
-def _part(x: Mapping[str, Tensor], key: str) -> Tensor:
+def _part(x: Mapping[str, Tensor] | Tensor, key: str) -> Tensor:
     if not isinstance(x, Mapping) or key not in x:
         received = f"no {key!r}" if isinstance(x, Mapping) else f"a {type(x).__name__}"
         raise ArgumentError("x", received, "a dict of tensors, as Table.encode gives it")

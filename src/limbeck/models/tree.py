@@ -362,14 +362,39 @@ def of_tree(tree: Any, classifies: bool) -> TreeArrays:
     value = tree.value[:, 0, :] if classifies else tree.value[:, :, 0]
     if classifies:  # counts in older versions
         value = value / value.sum(1, keepdims=True)
-    # thresholds are rounded down to 32 bits: a 32-bit x is above both or neither
-    with np.errstate(over="ignore"):
-        near = tree.threshold.astype(np.float32)
-    below = np.nextafter(near, np.float32(-np.inf))
-    threshold = np.where(near.astype(np.float64) > tree.threshold, below, near)
     return TreeArrays(
-        tree.children_left, tree.children_right, tree.feature, threshold,
+        tree.children_left, tree.children_right, tree.feature, _in_32_bits(tree.threshold),
         tree.missing_go_to_left, value, tree.weighted_n_node_samples,
+    )  # fmt: skip
+
+
+def _in_32_bits(threshold: np.ndarray) -> np.ndarray:
+    r"""Thresholds rounded down to 32 bits: a 32-bit x is above both or neither."""
+    with np.errstate(over="ignore"):
+        near = threshold.astype(np.float32)
+    below = np.nextafter(near, np.float32(-np.inf))
+    return np.where(near.astype(np.float64) > threshold, below, near)
+
+
+def of_lightgbm(text: str, values: np.ndarray) -> TreeArrays:
+    r"""A tree in the text of a LightGBM model, without categories, and values of its leaves."""
+    lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    kinds = {"threshold": float, "leaf_count": float, "internal_count": float}
+    names = ("left_child", "right_child", "split_feature", "decision_type", *kinds)
+    left, right, feature, rule, threshold, *counts = (
+        np.array(lines[name].split(), kinds.get(name, int)) for name in names
+    )
+    # inner nodes come first; a leaf k is the child ~k
+    leaves, inner = int(lines["num_leaves"]), len(left)
+    left, right = (np.where(child < 0, inner + ~child, child) for child in (left, right))
+    # missing numbers have a side of their own, or are compared as 0
+    missing_left = np.where(rule & 8, rule & 2, threshold >= 0) != 0
+    ends, none = np.full(leaves, -1), np.zeros(leaves)
+    return TreeArrays(
+        np.append(left, ends), np.append(right, ends), np.append(feature, ends),
+        np.append(_in_32_bits(threshold), none), np.append(missing_left, none),
+        np.vstack([np.zeros((inner, values.shape[1])), values[:leaves]]),
+        np.concatenate(counts[::-1]),
     )  # fmt: skip
 
 

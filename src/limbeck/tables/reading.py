@@ -185,6 +185,11 @@ def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, li
         present = x[column.key].numpy()
         present = present if column.mask is None else present[~x[column.mask].numpy()]
         values[column.key] = present.astype(np.float32)
+    return place_knots(values)
+
+
+def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    r"""The knots of float32 values (n,), by their keys; none for very many columns."""
     if len(values) > MOST_NUMBERS:
         return {}
     knots, left = {}, MOST_FEATURES

@@ -141,9 +141,9 @@ class Table:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         parts: dict[str, Tensor] = {}
-        if (few := self.few_rows(frame)) is not None:
-            numbers, codes = iter(few.numbers.T), iter(few.codes.T)
-            missing = dict(zip((c.key for c in self.numbers), few.missing.T, strict=True))
+        if (matrices := self.few_rows(frame)) is not None:
+            numbers, codes = iter(matrices.numbers.T), iter(matrices.codes.T)
+            missing = dict(zip((c.key for c in self.numbers), matrices.missing.T, strict=True))
             for column in self.varying:
                 values = next(numbers if isinstance(column, Number) else codes)
                 both = zip(column.keys, (values, missing.get(column.key)), strict=False)

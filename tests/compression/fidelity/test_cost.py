@@ -32,7 +32,6 @@ from limbeck.compression.fidelity.cost import (
     latencies,
     parameters,
 )
-from limbeck.errors import ArgumentError
 from limbeck.models import MLP
 from tests.refusals import refused
 
@@ -139,16 +138,16 @@ def test_a_cost_is_put_together_and_read_back():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "argument", "received", "expected"),
     [
-        ({"byte": 3}, r"teacher_cost: expected .*did you mean 'bytes'.*, got 'byte'"),
-        ({"bytes": -3}, r"teacher_cost\['bytes'\]: expected .*, got -3"),
-        ({"parameters": 2.5}, r"teacher_cost\['parameters'\]: expected .*, got 2.5"),
-        ({"latency": {1: 0.0}}, r"teacher_cost\['latency'\]: expected seconds above 0.*, got 0.0"),
+        ({"byte": 3}, "teacher_cost", "'byte'", "did you mean 'bytes'"),
+        ({"bytes": -3}, "teacher_cost['bytes']", "^-3$", ""),
+        ({"parameters": 2.5}, "teacher_cost['parameters']", "^2.5$", ""),
+        ({"latency": {1: 0.0}}, "teacher_cost['latency']", "^0.0$", "seconds above 0"),
     ],
 )
-def test_impossible_costs_are_refused(given, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_impossible_costs_are_refused(given, argument, received, expected):
+    with refused(argument, received, expected=expected):
         as_cost(given, "teacher_cost")
 
 

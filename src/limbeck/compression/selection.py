@@ -1,0 +1,276 @@
+r"""Which student: the smallest that retains enough, or one nearer to the teacher than the default.
+
+Students are compared at rows that were held out, and a student that is far from its teacher there
+is said to be so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from limbeck.arrays import part_of, rows
+from limbeck.compression import training as trainer
+from limbeck.compression.fast_path import NumpyFastPath
+from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
+from limbeck.compression.fidelity.measures import MEASURES, average_precision
+from limbeck.compression.students import Forest, Size, encoded, predictions, sizes
+from limbeck.compression.training import Problem, Recipe, train
+from limbeck.errors import ArgumentError
+from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.tree import TreeArrays, Trees
+from limbeck.models.tree_fit import LightGBMGrower, tree_grower
+from limbeck.training.config import Training
+from limbeck.training.result import Result
+
+DEFAULT, LARGER = (50, 30), (200, 100)  # nets
+PROBE, FOREST, LARGER_FOREST = Forest(50, 31), Forest(100, 31), Forest(300, 63)
+ENOUGH = 0.9  # agreement or R², and the share of a rare class's average precision: less is poor
+MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
+MIN_GAIN = 0.9  # of the divergence: another student must have less
+MAX_WIDTH = 1000  # features up to which forests are tried
+RARE, MIN_EXPECTED = 0.2, 10  # a rare class: its share at most, and its expected rows at least
+MAX_ROWS = 2000  # of the training, that a student is compared on where none were held out
+Trials = list[dict[str, Any]]
+
+
+class Budget(NamedTuple):
+    r"""What student="auto" looks for; see `compress`."""
+
+    keep: float
+    max_bytes: int | None
+    max_latency: float | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    r"""A trained student and how near it is to its teacher at held-out rows."""
+
+    problem: Problem
+    recipe: Recipe
+    result: Result
+    divergence: float  # KL, or 1 − R²
+    fidelity: float  # agreement, or R²
+
+    def trial(self) -> dict[str, Any]:
+        r"""Its entry among those tried."""
+        spec = self.recipe.student
+        name = str(spec) if isinstance(spec, Forest) else spec
+        scores = {"retention": self.fidelity, "divergence": self.divergence}
+        return {"student": name, **scores, "bytes": bytes_on_disk(self.result.student)}
+
+
+def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> Attempt:
+    r"""A student of a recipe, trained unless its result is given, and compared."""
+    result = train(problem, recipe) if result is None else result
+    scores = _scores(problem.teacher.task, *_compared(problem, result))
+    return Attempt(problem, recipe, result, *scores)
+
+
+def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
+    r"""The divergence and the fidelity of predictions p to a teacher's t."""
+    if task == "regression":
+        error = ((t - p) ** 2).mean(0) / np.maximum(t.var(0), np.finfo(float).tiny)
+        return float(error.mean()), 1 - float(error.mean())
+    kl, agreement = (MEASURES[name].rows[task](t, p).mean() for name in ("kl", "agreement"))
+    return float(kl), float(agreement)
+
+
+def _compared(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
+    r"""The teacher's and the student's predictions at held-out rows, or at rows of the training."""
+    if problem.held_out is None:
+        x, targets = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS]
+    else:
+        half = rows(problem.held_out) // 2  # the others are mixtures of these
+        x, targets = part_of(problem.held_out, 0, half), problem.held_out_targets[:half]
+    form = result.settings.get("student_output")
+    return targets, predictions(result.student, x, problem.teacher.task, form)
+
+
+def _forests(problem: Problem) -> bool:
+    r"""Whether boosted forests are among the students: LightGBM is fast enough to try them."""
+    if problem.live or tree_grower() is not LightGBMGrower:
+        return False
+    encoder = problem.format.encoder("one_hot")
+    first = encoded(part_of(problem.x, 0, 1), encoder)
+    flat = not isinstance(problem.x, Tensor) or problem.x.ndim == 2
+    return flat and first.shape[1] <= MAX_WIDTH
+
+
+def nearer_student(
+    problem: Problem, plain: Problem, recipe: Recipe, result: Result
+) -> tuple[Attempt, Trials, str | None]:
+    r"""The default student or, where it is nearer to the teacher, a forest or a larger student.
+
+    A small forest is fitted to the rows alone, in a fraction of a second; only if it is nearer than
+    the net, one is fitted to all inputs. Only if the nearest is poor, larger ones are tried. Trees
+    split numbers as they are: forests are fitted to the `plain` problem, without categories made
+    of numbers.
+    """
+    first = best = attempt(problem, recipe, result)
+    if problem.held_out is None or rows(problem.held_out) < 2 * MIN_COMPARED:
+        return first, [], None
+    others, forests = list[Attempt](), _forests(plain)
+    if forests:
+        probe = attempt(plain, replace(recipe, student=PROBE, inputs="data"))
+        if probe.divergence < best.divergence:
+            others.append(attempt(plain, replace(recipe, student=FOREST)))
+            best = _nearest(best, others[-1])
+    if forests and best.fidelity < ENOUGH:
+        others.append(attempt(plain, replace(recipe, student=LARGER_FOREST)))
+        best = _nearest(best, others[-1])
+    if best.fidelity < ENOUGH:
+        training = in_folder(recipe.training, "larger")
+        others.append(attempt(problem, replace(recipe, student=LARGER, training=training)))
+        best = _nearest(best, others[-1])
+    tried = [part.trial() for part in [first, *others]] if others else []
+    if best is first:
+        return best, tried, None
+    spec = best.recipe.student
+    name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
+    measure = "R²" if problem.teacher.task == "regression" else "agreement"
+    return best, tried, (
+        f"Note: the student is {name}, nearer to the teacher at held-out rows ({measure} "
+        f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
+        f"student={DEFAULT} takes the net."
+    )  # fmt: skip
+
+
+def _nearest(one: Attempt, other: Attempt) -> Attempt:
+    return other if other.divergence < MIN_GAIN * one.divergence else one
+
+
+def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Attempt, Trials]:
+    r"""The smallest net or forest within the budget that retains enough; else the nearest."""
+    keep, max_bytes, max_latency = budget
+    if problem.held_out is None:
+        count, least = rows(problem.x), trainer.MIN_HELD_OUT
+        expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
+        if count >= 2 * least:
+            expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
+        raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
+    outputs, task = problem.teacher.outputs, problem.teacher.task
+    encoder = problem.format.encoder(data=problem.x)
+    forests = _forests(problem)
+    if max_bytes is not None and max_bytes < min(sizes(problem.x, outputs, task, encoder).values()):
+        problem, encoder = copy.copy(problem), problem.format.encoder()  # knots take too much
+        problem.encoder = encoder
+    known = sizes(problem.x, outputs, task, encoder, max_bytes, forests)
+    times: dict[Size, float] = {}
+    if max_latency is not None:  # of students that are not trained yet
+        times = {size: one_row(problem, _untrained(problem, recipe, size)) for size in known}
+        known = {size: known[size] for size in known if times[size] <= max_latency}
+    tried: Trials = []
+    nearest: Attempt | None = None
+    latest: dict[bool, float] = {}  # divergences of nets and of forests
+    ended: set[bool] = set()  # kinds whose larger students are no nearer
+    for size in known:
+        kind = isinstance(size, Forest)
+        if kind in ended:
+            continue
+        name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
+        own = replace(recipe, student=size, training=in_folder(recipe.training, name))
+        found = attempt(problem, own)
+        entry = found.trial()
+        if found.divergence > 0.95 * latest.get(kind, math.inf):
+            ended.add(kind)
+        latest[kind] = found.divergence
+        if max_latency is not None:
+            times[size] = entry["latency"] = one_row(problem, found.result.student, found.result)
+        tried.append(entry)
+        if max_latency is not None and times[size] > max_latency:
+            continue
+        if max_bytes is not None and kind and _tensor_bytes(found.result.student) > max_bytes:
+            continue
+        if nearest is None or found.divergence < nearest.divergence:
+            nearest = found
+        if found.fidelity >= keep:
+            nearest = found
+            break
+    if nearest is None:
+        assert max_latency is not None
+        expected = f"{math.ceil(min(times.values()))} or more microseconds: what one row takes the "
+        expected += "fastest student that max_bytes allows, in `predict` on this machine"
+        raise ArgumentError("max_latency", f"{max_latency:g}", expected)
+    return nearest, tried
+
+
+def _tensor_bytes(student: nn.Module) -> int:
+    return sum(t.numel() * t.element_size() for t in student.state_dict().values())
+
+
+def one_row(problem: Problem, student: nn.Module, result: Result | None = None) -> float:
+    r"""Microseconds of one row in `Compressed.predict`: in NumPy, or else in torch."""
+    form = None if result is None else result.settings.get("student_output")
+    task = problem.teacher.task
+    fast = NumpyFastPath(student, problem.format, task, form)
+
+    def call(X: object) -> np.ndarray:
+        y = fast(X)
+        return predictions(student, problem.format.encode(X), task, form) if y is None else y
+
+    given = problem.held_out_given
+    return 1e6 * latencies({"student": call}, given, (1,), seconds=0.05)["student"][1]
+
+
+def _untrained(problem: Problem, recipe: Recipe, size: Size) -> nn.Module:
+    r"""A student of that size, for its latency; trees of the least depth."""
+    if not isinstance(size, Forest):
+        net, _ = trainer.make_student(problem, replace(recipe, student=size))
+        assert isinstance(net, nn.Module)
+        return net
+    encoder = problem.format.encoder("one_hot")
+    width = encoded(part_of(problem.x, 0, 1), encoder).shape[1]
+    count, inner = 2 * size.leaves - 1, size.leaves - 1
+    left = np.where(np.arange(count) < inner, 2 * np.arange(count) + 1, -1)
+    right, zeros = np.where(left < 0, -1, left + 1), np.zeros(count, int)
+    value = np.zeros((count, problem.teacher.outputs))
+    tree = TreeArrays(left, right, zeros, np.zeros(count), zeros, value, np.ones(count))
+    kinds = {"classification": "logits", "multilabel": "label_logits"}
+    trees = Trees([tree] * size.trees, width, kinds.get(problem.teacher.task, "values"))
+    return trees if encoder is None else Preprocessed(trees, encoder=encoder)
+
+
+def in_folder(training: Training, name: str) -> Training:
+    r"""The settings with a separate folder for checkpoints, if these are written."""
+    if training.checkpoint is None:
+        return training
+    return replace(training, checkpoint=Path(training.checkpoint) / name)
+
+
+def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
+    r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
+    alone = problem.labels is None and "targets" in vars(problem)
+    if problem.held_out is None and not alone:
+        return []  # no rows have the teacher's own targets, and none are labelled only for this
+    t, p = _compared(problem, result)
+    task, n = problem.teacher.task, len(t)
+    where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
+    advice = 'try student="auto", a larger student such as (200, 100), or more rows'
+    notes = []
+    _, fidelity = _scores(task, t, p)
+    if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
+        about = f"an R² of {fidelity:.3f} to" if task == "regression" else ""
+        about = about or f"an agreement of {fidelity:.1%} with"
+        notes.append(
+            f"Doubtful: at {where} the student has {about} its teacher, below {ENOUGH}; {advice}."
+        )
+    share = t.mean(0)
+    rare = [k for k in range(t.shape[1]) if MIN_EXPECTED / n <= share[k] <= RARE]
+    if task != "regression" and rare:
+        k = min(rare, key=lambda k: share[k])
+        student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
+        if student < ENOUGH * teacher:
+            name = k if classes is None else classes[k]
+            kept = f"{student / teacher:.0%} of its teacher's average precision"
+            notes.append(
+                f"Doubtful: at {where} the student retains {kept} for the rare class "
+                f"{str(name)!r}, below 90%; {advice}."
+            )
+    return notes

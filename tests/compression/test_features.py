@@ -1,0 +1,105 @@
+r"""Features that are computed once before the training, and knots of arrays."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+import limbeck as lb
+from limbeck.compression import training as trainer
+
+RANDOM = np.random.default_rng(0)
+X = np.column_stack([RANDOM.normal(size=(600, 3)), np.full(600, 7.0), RANDOM.integers(0, 2, 600)])
+Y = (np.abs(X[:, 0]) > 0.7).astype(int) + (X[:, 1] > 0.3)
+FEW = dict(inputs="munge", pool=1500, steps=60, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return RandomForestClassifier(20, random_state=0).fit(X, Y)
+
+
+def words(count):
+    return RANDOM.permutation([f"w{k % count}" for k in range(600)])
+
+
+TABLES = {
+    "numbers": pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}),
+    "an embedding": pd.DataFrame({"a": X[:, 0], "b": words(3), "c": words(30)}),
+    "embeddings alone": pd.DataFrame({"a": words(20), "b": words(30)}),
+    "gaps": pd.DataFrame({"a": np.where(X[:, 1] > 1, np.nan, X[:, 0]), "b": words(25)}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_features_computed_once_give_the_student_of_the_whole_step(monkeypatch, name):
+    df = TABLES[name]
+    scores = RANDOM.normal(size=(len(df), 3))
+
+    def teacher(rows):
+        return np.abs(scores[: len(rows)]) / np.abs(scores[: len(rows)]).sum(1, keepdims=True)
+
+    settings = FEW | {"inputs": "data", "task": "classification"}
+    once = lb.compress(teacher, df, (6,), **settings)
+    monkeypatch.setattr(trainer, "_has_fixed_features", lambda *_: False)
+    each = lb.compress(teacher, df, (6,), **settings)
+    assert once.student.state_dict().keys() == each.student.state_dict().keys()
+    np.testing.assert_allclose(once.predict_proba(df), each.predict_proba(df), atol=2e-4)
+
+
+def test_features_of_arrays_computed_once_give_the_same_student(forest, monkeypatch):
+    far = X + np.array([1.7e9, 0, 0, 0, 0])  # whose digits float32 does not have
+    once = lb.compress(lambda x: forest.predict_proba(x - far[0] + X[0]), far, (6,), **FEW)
+    monkeypatch.setattr(trainer, "_has_fixed_features", lambda *_: False)
+    each = lb.compress(lambda x: forest.predict_proba(x - far[0] + X[0]), far, (6,), **FEW)
+    np.testing.assert_allclose(once.predict_proba(far), each.predict_proba(far), atol=2e-4)
+
+
+def test_metrics_are_given_the_student_of_raw_rows(forest):
+    shapes = []
+
+    def metric(student):
+        shapes.append(student(torch.as_tensor(X[:5], dtype=torch.float32)).shape)
+        return 0.0
+
+    lb.compress(forest, X, (6,), **FEW, metrics={"own": metric})
+    assert set(shapes) == {(5, 3)}
+
+
+def test_students_of_trees_bend_within_the_columns_of_an_array(forest):
+    encoder = lb.compress(forest, X, (6,), **FEW).student.encoder
+    assert encoder.place.tolist() == [0, 1, 2, 4]  # the other one is constant
+    assert [len(knots) > 2 for knots in encoder.knots] == [True, True, True, False]
+
+
+def test_knots_bring_a_student_nearer_to_trees():
+    x = RANDOM.uniform(-3, 3, size=(1500, 4))
+    teacher = RandomForestRegressor(30, random_state=0).fit(x, np.sign(np.sin(3 * x[:, 0])))
+    new = RANDOM.uniform(-3, 3, size=(1000, 4))
+    settings = FEW | {"steps": 600, "pool": 5000}
+    bent = lb.compress(teacher, x, (8,), **settings)
+    plain = lb.compress(teacher, x, lb.MLP(4, 8, 1, output_form="values"), **settings)
+    errors = [
+        np.square(s.predict(new).ravel() - teacher.predict(new)).mean() for s in (bent, plain)
+    ]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_nets_have_no_knots_nor_have_linear_students_and_pixels(forest):
+    net, single = torch.nn.Linear(5, 3), X.astype(np.float32)
+    assert lb.compress(net, single, (6,), teacher_output="logits", **FEW).student.encoder is None
+    assert lb.compress(forest, X, "linear", **FEW).student.encoder is None
+    pixels = RANDOM.normal(size=(80, 300))
+    wide = lb.compress(lambda x: x[:, 0], pixels, (4,), **FEW, task="regression")
+    assert wide.student.encoder is None
+
+
+def test_knots_are_saved_with_the_student(forest, tmp_path):
+    made = lb.compress(forest, X, (6,), **FEW)
+    made.save(tmp_path / "saved")
+    np.testing.assert_array_equal(
+        lb.load(tmp_path / "saved").predict_proba(X), made.predict_proba(X)
+    )
+    few = np.vstack([made.predict_proba(X[k : k + 1]) for k in range(9)])
+    np.testing.assert_allclose(few, made.predict_proba(X)[:9], atol=1e-6)

@@ -1,0 +1,192 @@
+r"""Nets and boosted forests at held-out rows, under budgets, and the verdict on a student."""
+
+import builtins
+
+import numpy as np
+import pytest
+import torch
+
+import limbeck as lb
+from limbeck.compression import selection
+from limbeck.compression.students import Forest, tree_encoder
+from limbeck.models.tree_fit import LightGBMGrower, SklearnGrower, fit_boosted, tree_grower
+from tests.refusals import refused
+
+pytest.importorskip("lightgbm")
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1500, 4)).astype(np.float32)
+QUICK = {"task": "regression", "progress": False, "device": "cpu", "inputs": "data"}
+
+
+def stairs(x):
+    r"""Steps that trees have and nets have not."""
+    return np.floor(2 * x[:, 0]) + 3.0 * (x[:, 1] > 0.3) * (x[:, 2] > -0.2)
+
+
+def three(x):
+    return np.stack([stairs(x), x[:, 0] * x[:, 1], x[:, 3] ** 2], 1)
+
+
+# boosted students
+
+
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [
+        ("regression", three(X)),
+        ("classification", np.exp(three(X)) / np.exp(three(X)).sum(1, keepdims=True)),
+        ("multilabel", 1 / (1 + np.exp(-three(X)))),
+    ],
+)
+def test_lightgbm_and_scikit_learn_come_as_near(monkeypatch, task, targets):
+    errors, centre = [], targets.mean(0)
+    for grower in (LightGBMGrower, SklearnGrower):
+        monkeypatch.setattr("limbeck.models.tree_fit.tree_grower", lambda grower=grower: grower)
+        trees = fit_boosted(X, targets, task=task, trees=40)
+        assert len(trees) == 40
+        y = trees(torch.tensor(X)).double()
+        y = y.softmax(1) if task == "classification" else y.sigmoid() if task != "regression" else y
+        errors.append(((y.numpy() - targets) ** 2).mean() / ((targets - centre) ** 2).mean())
+    assert max(errors) < 0.06
+
+
+def test_without_lightgbm_scikit_learn_grows_trees(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "lightgbm":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert tree_grower() is SklearnGrower
+    result = lb.compress(stairs, X[:300], "boosted", **QUICK)
+    assert result.engine == "scikit-learn"
+    assert selection._forests(result.problem) is False
+
+
+def test_rows_of_no_weight_do_not_count_and_seeds_decide():
+    y, w = three(X).copy(), np.ones(len(X))
+    y[::2], w[::2] = 1e3, 0
+    trees = fit_boosted(X, y, task="regression", sample_weight=w)
+    assert (trees(torch.tensor(X[1::2])) - torch.tensor(y[1::2])).abs().mean() < 0.5
+    one, two, other = (fit_boosted(X, three(X), task="regression", seed=s) for s in (0, 0, 1))
+    x = torch.tensor(X)
+    assert torch.equal(one(x), two(x))
+    assert not torch.equal(one(x), other(x))
+
+
+def test_a_constant_target_is_one_tree_of_one_leaf():
+    trees = fit_boosted(X[:5], np.full(5, 7.0), task="regression")
+    assert torch.equal(trees(torch.tensor(X[:2])), torch.full((2, 1), 7.0))
+
+
+def test_many_categories_stand_in_the_order_of_their_targets():
+    pd = pytest.importorskip("pandas")
+    towns = [f"town {k}" for k in range(30)]
+    df = pd.DataFrame({"town": RNG.choice(towns, 900), "x": RNG.normal(size=900)})
+
+    def worth(rows):
+        return rows["town"].str.slice(5).astype(float).to_numpy() * 7 % 30
+
+    result = lb.compress(worth, df, "boosted", **QUICK)
+    assert np.corrcoef(result.predict(df), worth(df))[0, 1] ** 2 > 0.999
+    encoder = tree_encoder(
+        result.row_format, "boosted", result.problem.x, result.problem.targets, "regression"
+    )
+    place = encoder.embeddings[0].weight[:30, 0].detach().numpy()
+    order = [result.row_format.table.varying[0].categories.index(town) for town in towns]
+    values = np.arange(30) * 7 % 30
+    assert abs(np.corrcoef(place[order], values)[0, 1]) > 0.99
+    assert encoder.embeddings[0].weight[30].abs().max() < 1e-6  # an unknown town: the mean
+
+
+# which student
+
+
+def test_the_default_is_a_forest_where_that_is_nearer():
+    result = lb.compress(
+        stairs,
+        X,
+        task="regression",
+        progress=False,
+        device="cpu",
+        pool=1000,
+        batch_size=1000,
+        engine="eager",
+    )
+    assert isinstance(result.recipe.student, Forest)
+    assert any("boosted trees" in note and "student=(50, 30)" in note for note in result.notes)
+    assert 1 - ((result.predict(X) - stairs(X)) ** 2).mean() / stairs(X).var() > 0.95
+    assert {"student", "divergence", "bytes"} <= result.tried[-1].keys()
+
+
+def test_auto_takes_what_a_budget_allows():
+    settings = {"task": "regression", "progress": False, "device": "cpu", "steps": 60}
+    result = lb.compress(stairs, X, "auto", inputs="data", keep=0.97, **settings)
+    assert isinstance(result.recipe.student, Forest)
+    kinds = {isinstance(trial["student"], str) for trial in result.tried}
+    assert kinds == {True, False}
+    retained = [trial["retention"] for trial in result.tried]
+    assert retained[-1] >= 0.97 > max(retained[:-1])
+    small = lb.compress(stairs, X, "auto", inputs="data", max_bytes=3000, **settings)
+    assert sum(t.numel() * t.element_size() for t in small.student.state_dict().values()) <= 3000
+
+
+def test_budgets_that_admit_nothing_and_budgets_of_a_given_student_are_refused():
+    settings = {"task": "regression", "progress": False, "device": "cpu", "steps": 5}
+    with refused("max_latency", "0.001"):
+        lb.compress(stairs, X, "auto", inputs="data", max_latency=0.001, **settings)
+    with refused("max_bytes", "10"):
+        lb.compress(stairs, X, "auto", inputs="data", max_bytes=10, **settings)
+    with refused("max_latency", "5.0 beside student="):
+        lb.compress(stairs, X, (3,), max_latency=5, **settings)
+
+
+def test_a_slow_student_is_not_taken(monkeypatch):
+    slow = {"8": 10.0, "16": 10.0}
+    monkeypatch.setattr(
+        selection, "one_row", lambda problem, student, *_: slow.get(str(_width(student)), 99.0)
+    )
+    result = lb.compress(
+        stairs, X, "auto", task="regression", inputs="data", steps=5, max_latency=50,
+        progress=False, device="cpu",
+    )  # fmt: skip
+    assert {trial["student"] for trial in result.tried} == {(8,), (16,)}
+    assert all(trial["latency"] == 10.0 for trial in result.tried)
+
+
+def _width(student):
+    sizes = getattr(getattr(student, "network", None), "sizes", (0, 0))
+    return sizes[1] if len(sizes) == 3 else 0
+
+
+# the verdict
+
+
+def test_a_poor_student_is_said_to_be_poor(tmp_path):
+    settings = {"progress": False, "device": "cpu", "steps": 1, "engine": "eager"}
+    result = lb.compress(stairs, X, (2,), task="regression", pool=1000, **settings)
+    (note,) = [note for note in result.notes if note.startswith("Doubtful")]
+    t, p = selection._compared(result.problem, result)
+    assert f"an R² of {1 - ((t - p) ** 2).mean() / t.var():.3f}" in note
+    assert note in str(result)
+    assert note in str(result.report(X, time=False))
+    result.save(tmp_path / "saved")
+    assert note in lb.load(tmp_path / "saved").notes
+    good = lb.compress(
+        lambda x: x[:, 0], X, "linear", task="regression", **settings | {"steps": 400}
+    )
+    assert not [note for note in good.notes if note.startswith("Doubtful")]
+
+
+def test_a_rare_class_that_is_ranked_badly_is_named():
+    def rare(x):
+        p = 1 / (1 + np.exp(6 - 3 * x[:, 1]))  # which the student does not see
+        return np.stack([1 - p, p], 1)
+
+    result = lb.compress(
+        rare, X, (2,), task="classification", classes=["no", "fraud"], progress=False, device="cpu",
+        steps=1, inputs="data",
+    )  # fmt: skip
+    assert any("'fraud'" in note and "average precision" in note for note in result.notes)
