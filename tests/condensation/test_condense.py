@@ -12,7 +12,7 @@ from limbeck.condensation import models
 from limbeck.condensation.condense import condense
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
-from limbeck.errors import ArgumentError, InexactTeacherError, NotDifferentiableError
+from limbeck.errors import InexactTeacherError, NotDifferentiableError
 from limbeck.posteriors.stream import StreamEnded
 from limbeck.samplers.slice import Slice
 from tests.refusals import refused
@@ -459,28 +459,33 @@ def test_a_student_that_leaves_where_it_makes_sense_is_warned_of():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "received", "expected"),
     [
-        ({"predict": None}, "predict: expected a function of a draw.*, got None"),
-        ({"posterior": None}, "posterior: expected draws.*, got None"),
-        ({"posterior": WEIGHTS[0, :1]}, "a single draw"),
-        ({"posterior": 3}, "posterior: expected .*, got a int"),
-        ({"inputs": None}, "inputs: expected the inputs that predict.*, got None"),
-        ({"inputs": 3}, "inputs: expected .*, got a int"),
-        ({"loss": "kl_divergence"}, "loss: expected .*, got 'kl_divergence'"),
-        ({"online": "maybe"}, "online: expected .*, got 'maybe'"),
-        ({"posterior": iter([WEIGHTS[0]]), "online": False}, "online: expected .*, got False"),
-        ({"preset": "best"}, "preset: expected .*, got 'best'"),
-        ({"stepss": 3}, r"stepss: expected .*did you mean 'steps'"),
-        ({"student": "net"}, "student: expected a torch module.*, got "),
-        ({"components": 401}, "components: expected at most 400.*, got 401"),
-        ({"support": {"w": "positive"}}, "support: expected .*, got a support of 'w'"),
-        ({"draws_per_input": 0, "online": True}, "draws_per_input: expected .*, got 0"),
-        ({"predict": lambda w, x: x @ w}, "predict: expected .*, got a Tensor"),
-        ({"predict": lambda w, x: Bernoulli(probs=x @ w)}, "probs of a Bernoulli between"),
+        ({"predict": None}, "predict", "^None$", ""),
+        ({"posterior": None}, "posterior", "^None$", ""),
+        ({"posterior": WEIGHTS[0, :1]}, "posterior", "a single draw", ""),
+        ({"posterior": 3}, "posterior", "^a int$", ""),
+        ({"inputs": None}, "inputs", "^None$", ""),
+        ({"inputs": 3}, "inputs", "^a int$", ""),
+        ({"loss": "kl_divergence"}, "loss", "'kl_divergence'", ""),
+        ({"online": "maybe"}, "online", "'maybe'", ""),
+        ({"posterior": iter([WEIGHTS[0]]), "online": False}, "online", "^False$", ""),
+        ({"preset": "best"}, "preset", "'best'", ""),
+        ({"stepss": 3}, "stepss", "an unknown name", "did you mean 'steps'"),
+        ({"student": "net"}, "student", "'net'", ""),
+        ({"components": 401}, "components", "^401$", "at most 400"),
+        ({"support": {"w": "positive"}}, "support", "a support of 'w'", ""),
+        ({"draws_per_input": 0, "online": True}, "draws_per_input", "^0$", ""),
+        ({"predict": lambda w, x: x @ w}, "predict", "^a Tensor", ""),
+        (
+            {"predict": lambda w, x: Bernoulli(probs=x @ w)},
+            "predict",
+            "probs of a Bernoulli between",
+            "",
+        ),
     ],
 )
-def test_bad_input_is_refused(arguments, message):
+def test_bad_input_is_refused(arguments, argument, received, expected):
     given = {"posterior": WEIGHTS, "predict": logistic, "inputs": POINTS} | arguments
-    with pytest.raises(ArgumentError, match=message):
+    with refused(argument, received, expected=expected):
         condense(**FAST | given)

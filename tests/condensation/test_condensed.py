@@ -17,7 +17,6 @@ from limbeck.condensation.predict_function import PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import is_online
 from limbeck.distributions import Bernoulli, Categorical, Normal
-from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from tests.refusals import refused
@@ -177,6 +176,6 @@ def test_what_few_draws_cannot_tell_is_not_put_into_numbers():
     ended = condense(some, logistic, X, **FAST | {"steps": 100, "batch_size": 30})
     assert "not known: too few draws" in str(ended)
     assert "inf" not in str(ended)
-    with pytest.raises(ArgumentError, match=r"expected posterior=.*without 100 further draws "):
+    with refused("posterior", "without 100 further draws", expected="posterior="):
         ended.report(X, draws=100)
     assert 0 < ended.report(X, posterior=W).mean_error < 1

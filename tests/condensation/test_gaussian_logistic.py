@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limbeck.condensation.logistic import NARROW, log_moments, mackay_mean, predict, sigmoid_mean
-from limbeck.errors import ArgumentError
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 MEANS = [-60.0, -5.0, -1.0, 0.0, 0.3, 2.0, 12.0, 50.0]
@@ -143,24 +143,26 @@ def test_many_rows_are_as_few():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "received", "expected"),
     [
-        (dict(mean=[[1.0]]), r"mean: expected shape \(1,\).*, got shape \(1, 1\)"),
-        (dict(covariance=[1.0]), r"covariance: expected .*, got shape \(1,\)"),
-        (dict(x=[1.0]), r"x: expected shape \(n, 1\).*, got shape \(1,\)"),
-        (dict(x=[[1.0, 2.0]]), r"x: expected shape \(n, 1\).*, got shape \(1, 2\)"),
-        (dict(x=[[math.nan]]), "x: expected .*, got NaN or infinite numbers"),
-        (dict(mean=["a"]), r"mean: expected .*, got \['a'\]"),
-        (dict(covariance=[[-1.0]]), "covariance: expected .*, got a negative variance"),
+        (dict(mean=[[1.0]]), "mean", r"shape \(1, 1\)", r"shape \(1,\)"),
+        (dict(covariance=[1.0]), "covariance", r"shape \(1,\)", ""),
+        (dict(x=[1.0]), "x", r"shape \(1,\)", r"shape \(n, 1\)"),
+        (dict(x=[[1.0, 2.0]]), "x", r"shape \(1, 2\)", r"shape \(n, 1\)"),
+        (dict(x=[[math.nan]]), "x", "NaN or infinite numbers", ""),
+        (dict(mean=["a"]), "mean", r"^\['a'\]$", ""),
+        (dict(covariance=[[-1.0]]), "covariance", "a negative variance", ""),
         (
             dict(method="quadratur"),
-            r"method: expected .*did you mean 'quadrature'.*, got 'quadratur'",
+            "method",
+            "'quadratur'",
+            "did you mean 'quadrature'",
         ),
-        (dict(nodes=1), "nodes: expected a whole number from 2 to 200.*, got 1"),
-        (dict(nodes=1000), "nodes: expected .*, got 1000"),
+        (dict(nodes=1), "nodes", "^1$", "a whole number from 2 to 200"),
+        (dict(nodes=1000), "nodes", "^1000$", ""),
     ],
 )
-def test_bad_arguments_are_refused(arguments, message):
+def test_bad_arguments_are_refused(arguments, argument, received, expected):
     good = dict(mean=[1.0], covariance=[[1.0]], x=[[1.0]])
-    with pytest.raises(ArgumentError, match=message):
+    with refused(argument, received, expected=expected):
         predict(**good | arguments)

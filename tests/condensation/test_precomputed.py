@@ -10,7 +10,7 @@ from limbeck.condensation.condense import condense
 from limbeck.condensation.densities import as_predictions
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import NotDifferentiableError
 from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
@@ -47,20 +47,20 @@ def test_distributions_say_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("predictions", "message"),
+    ("predictions", "received", "expected"),
     [
-        (np.ones((N, N)), "this could be either"),
-        (P[:, :10], r"shape \(25, 10\) for 60 inputs"),
-        (np.ones((2, 3, N, 2)), r"expected probabilities \(60,\)"),
-        (P + 1, r"limbeck.Normal.*numbers between "),
-        (classes(P) * 0.7, "the sum 0.7"),
-        (np.where(P > 0.9, np.nan, P), "NaN"),
-        (Bernoulli(logits=np.zeros((3, 4))), r"expected the shape.*batch shape \(3, 4\)"),
-        ("many", "predictions: expected"),
+        (np.ones((N, N)), r"shape \(60, 60\) for 60 inputs", ""),
+        (P[:, :10], r"shape \(25, 10\) for 60 inputs", ""),
+        (np.ones((2, 3, N, 2)), r"shape \(2, 3, 60, 2\) for 60 inputs", r"probabilities \(60,\)"),
+        (P + 1, "numbers between", ""),
+        (classes(P) * 0.7, "the sum 0.7", ""),
+        (np.where(P > 0.9, np.nan, P), "NaN", ""),
+        (Bernoulli(logits=np.zeros((3, 4))), r"batch shape \(3, 4\)", ""),
+        ("many", "^a str$", ""),
     ],
 )
-def test_what_is_no_prediction_of_the_inputs_is_refused(predictions, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_is_no_prediction_of_the_inputs_is_refused(predictions, received, expected):
+    with refused("predictions", received, expected=expected):
         as_predictions(predictions, N)
 
 
@@ -96,18 +96,18 @@ def test_real_numbers_and_counts():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "received"),
     [
-        ({"inputs": None}, "inputs: expected the inputs that the predictions are of.*, got None"),
-        ({"inputs": lb.inputs.Noise(2)}, "inputs: expected .*, got Noise inputs"),
-        ({"inputs": {"x": X}}, "student: expected a module, where inputs are a dict.*, got None"),
-        ({"student": 3}, "student: expected a torch module.*, got "),
-        ({"posterior": np.zeros((9, 2))}, "predict: expected both posterior and.*, got None"),
-        ({"predict": models.logistic()}, "posterior: expected both posterior and.*, got None"),
+        ({"inputs": None}, "inputs", "^None$"),
+        ({"inputs": lb.inputs.Noise(2)}, "inputs", "Noise inputs"),
+        ({"inputs": {"x": X}}, "student", "^None$"),
+        ({"student": 3}, "student", "^3$"),
+        ({"posterior": np.zeros((9, 2))}, "predict", "^None$"),
+        ({"predict": models.logistic()}, "posterior", "^None$"),
     ],
 )
-def test_bad_input_is_refused(arguments, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_input_is_refused(arguments, argument, received):
+    with refused(argument, received):
         condense(**FAST | {"predictions": P, "inputs": X} | arguments)
 
 
@@ -119,5 +119,5 @@ def test_stored_predictions_have_no_derivatives():
 def test_predictions_that_look_transposed_are_said_to_be():
     p = np.random.default_rng(0).uniform(size=(9, 60))  # (draws, n)
     assert as_predictions(p, 60).mean.shape == (60,)
-    with pytest.raises(ArgumentError, match=r"or \(draws, 60\): is it transposed.*shape \(60, 9\)"):
+    with refused("predictions", r"shape \(60, 9\)", expected=r"or \(draws, 60\): is it transposed"):
         as_predictions(p.T, 60)

@@ -12,9 +12,9 @@ import pytest
 import scipy.stats
 import torch
 
-from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.supports import Spins
+from tests.refusals import refused
 
 PATH = Path(__file__).parents[2] / "examples" / "ising.py"
 ising = runpy.run_path(str(PATH), run_name="ising")
@@ -80,15 +80,15 @@ def test_it_finds_log_z_and_draws_the_energies(sampler, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "argument", "received", "expected"),
     [
-        ({"size": 11}, "size: expected 2 to 10.*, got 11"),
-        ({"size": 3, "sampler": "checkerboard"}, "size: expected an even number.*, got 3"),
-        ({"sampler": "cluster"}, "sampler: expected .*, got 'cluster'"),
+        ({"size": 11}, "size", "^11$", "2 to 10"),
+        ({"size": 3, "sampler": "checkerboard"}, "size", "^3$", ""),
+        ({"sampler": "cluster"}, "sampler", "'cluster'", ""),
     ],
 )
-def test_refusals_say_what_came_and_what_is_accepted(given, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_refusals_say_what_came_and_what_is_accepted(given, argument, received, expected):
+    with refused(argument, received, expected=expected):
         ising["main"](**given)
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment
 from tests.refusals import refused
 
@@ -32,17 +31,17 @@ def test_modules_are_transforms_too():
 
 
 @pytest.mark.parametrize(
-    ("transform", "message"),
+    ("transform", "received", "expected"),
     [
-        (None, "transform: expected a callable.*, got a NoneType"),
-        (lambda x: x[:-1], "transform: expected as many rows as were asked for: 4.*, got 3 rows"),
-        (lambda x: x / 0, "transform: expected .*, got .* NaN or infinite values"),
-        (lambda x: (x, x), "transform: expected a Batch, a tensor.*, got a draw of type tuple"),
-        (lambda x: None, "transform: expected .*, got a draw of type NoneType"),
+        (None, "a NoneType", ""),
+        (lambda x: x[:-1], "^3 rows$", "as many rows as were asked for: 4"),
+        (lambda x: x / 0, "NaN or infinite values", ""),
+        (lambda x: (x, x), "a draw of type tuple", ""),
+        (lambda x: None, "a draw of type NoneType", ""),
     ],
 )
-def test_bad_transforms_are_refused(transform, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_transforms_are_refused(transform, received, expected):
+    with refused("transform", received, expected=expected):
         Augment(X, transform)(4)
 
 

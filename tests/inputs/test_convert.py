@@ -7,7 +7,6 @@ from scipy import sparse
 from torch import distributions, nn
 from torch.utils import data
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Function, Loader, Noise, Samples, as_inputs
 from tests.refusals import refused
 
@@ -66,28 +65,30 @@ def test_sources_are_given_back():
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "argument", "received"),
     [
-        (3, "data: expected an input source of limbeck.inputs, a tensor.*, got a int"),
-        ("x.csv", "data: expected an input source.*, got a str"),
-        (None, "data: expected .*, got a NoneType"),
+        (3, "data", "^a int$"),
+        ("x.csv", "data", "^a str$"),
+        (None, "data", "a NoneType"),
         (
             nn.Linear(2, 2),
-            "data: expected .*, got the module Linear, which has no method sample",
+            "data",
+            "the module Linear, which has no method sample",
         ),
-        (Noise, "data: expected an object of the class.*, got the class Noise"),
-        ([Noise(2), Noise(2)], r"data: expected .*limbeck\.inputs\.Mix.*, got several sources"),
-        (torch.tensor([torch.nan]), "data: expected .*, got 1 NaN or infinite"),
-        ({"a": ["x"]}, r"data\['a'\]: expected .*, got strings"),
-        (sparse.eye(2), r"data: expected .*toarray.*, got a sparse "),
+        (Noise, "data", "the class Noise"),
+        ([Noise(2), Noise(2)], "data", "several sources"),
+        (torch.tensor([torch.nan]), "data", "1 NaN or infinite"),
+        ({"a": ["x"]}, "data['a']", "^strings$"),
+        (sparse.eye(2), "data", "^a sparse"),
         (
             Frame(np.array([["a", 1.0]], dtype=object), ["O", "f8"]),
-            r"data: expected .*needs encoding.*, got a table with columns .*: 'column 0'",
+            "data",
+            "a table with columns .*: 'column 0'",
         ),
     ],
 )
-def test_everything_else_is_refused_by_the_callers_name(value, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_everything_else_is_refused_by_the_callers_name(value, argument, received):
+    with refused(argument, received):
         as_inputs(value, "data")
 
 

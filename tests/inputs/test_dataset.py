@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils import data
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from tests.refusals import refused
 
@@ -56,12 +55,10 @@ def test_arrays_become_the_students_type_and_tensors_must_be_it():
         assert batch.x["b"].dtype == torch.int64
     for name, source in {
         "X": Dataset(torch.zeros(3, 2, dtype=torch.float64)),
-        r"X\['a'\]": Dataset({"a": torch.zeros(3, dtype=torch.float64)}),
+        "X['a']": Dataset({"a": torch.zeros(3, dtype=torch.float64)}),
         "y": Dataset(np.zeros(3), y=torch.zeros(3, dtype=torch.float64)),
     }.items():
-        with pytest.raises(
-            ArgumentError, match=name + r": expected .*float32.*, got a tensor of torch\.float64"
-        ):
+        with refused(name, r"a tensor of torch\.float64", expected="float32"):
             source.to(CPU, torch.float32, 0)
 
 
@@ -90,30 +87,36 @@ def test_torch_datasets_are_read():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "received", "expected"),
     [
-        ({"X": []}, "X: expected .*, got no data"),
-        ({"X": [["a"], ["b"]]}, "X: expected .*, got strings"),
-        ({"X": [1.0, float("nan"), float("inf")]}, "X: expected .*, got 2 NaN or infinite.* row 1"),
-        ({"X": [1.0, 2.0], "y": [1]}, "y: expected as many rows as X: 2.*, got 1 rows"),
+        ({"X": []}, "X", "^no data", ""),
+        ({"X": [["a"], ["b"]]}, "X", "^strings$", ""),
+        ({"X": [1.0, float("nan"), float("inf")]}, "X", "2 NaN or infinite.* row 1", ""),
+        ({"X": [1.0, 2.0], "y": [1]}, "y", "^1 rows$", "as many rows as X: 2"),
         (
             {"X": [1.0, 2.0], "y": ["cat", "dog"]},
-            r"y: expected .*encode categories as integers.*, got strings",
+            "y",
+            "^strings$",
+            "",
         ),
-        ({"X": [1.0, 2.0], "y": [0.0, np.nan]}, "y: expected .*, got 1 NaN"),
-        ({"X": [1.0, 2.0], "weight": [1]}, "weight: expected .*, got 1 rows"),
+        ({"X": [1.0, 2.0], "y": [0.0, np.nan]}, "y", "^1 NaN", ""),
+        ({"X": [1.0, 2.0], "weight": [1]}, "weight", "^1 rows$", ""),
         (
             {"X": [1.0, 2.0], "weight": [1, -1]},
-            "weight: expected .*, got a negative number in row 1",
+            "weight",
+            "a negative number in row 1",
+            "",
         ),
-        ({"X": [1.0, 2.0], "weight": [1, np.inf]}, "weight: expected .*, got 1 NaN or infinite"),
+        ({"X": [1.0, 2.0], "weight": [1, np.inf]}, "weight", "1 NaN or infinite", ""),
         (
             {"X": [1.0, 2.0], "weight": [[1], [1]]},
-            r"weight: expected .*\(2,\).*, got shape \(2, 1\)",
+            "weight",
+            r"shape \(2, 1\)",
+            r"\(2,\)",
         ),
-        ({"X": {"a": [1.0], "b": [1.0, 2.0]}}, r"X\['b'\]: expected .*, got 2 rows"),
+        ({"X": {"a": [1.0], "b": [1.0, 2.0]}}, "X['b']", "^2 rows$", ""),
     ],
 )
-def test_bad_data_are_refused_where_they_are_given(arguments, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_data_are_refused_where_they_are_given(arguments, argument, received, expected):
+    with refused(argument, received, expected=expected):
         Dataset(**arguments)

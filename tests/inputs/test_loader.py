@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils import data
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Loader
 from tests.refusals import refused
 
@@ -64,16 +63,16 @@ def test_workers_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("loader", "message"),
+    ("loader", "received"),
     [
-        ([1, 2], "loader: expected a torch DataLoader or IterableDataset.*, got a list"),
-        (Stream([]), "loader: expected .*, got no items in a pass"),
-        (Stream([(1, 2, 3)]), "loader: expected items x or.*, got items of 3 things"),
-        (Stream([torch.tensor(torch.nan)]), "loader: expected .*, got 1 NaN or infinite"),
+        ([1, 2], "^a list$"),
+        (Stream([]), "no items in a pass"),
+        (Stream([(1, 2, 3)]), "items of 3 things"),
+        (Stream([torch.tensor(torch.nan)]), "1 NaN or infinite"),
     ],
 )
-def test_bad_loaders_are_refused(loader, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_loaders_are_refused(loader, received):
+    with refused("loader", received):
         Loader(loader)(2)
 
 

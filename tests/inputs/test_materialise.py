@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs.dataset import materialise
+from tests.refusals import refused
 
 
 class Items(data.Dataset):
@@ -47,18 +47,18 @@ def test_tensor_datasets_are_taken_whole():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "received"),
     [
-        (Items([]), "X: expected .*, got no data"),
+        (Items([]), "^no data"),
         (
             Items([torch.zeros(2), torch.zeros(3)]),
-            "X: expected .*, got items that cannot be stacked",
+            "items that cannot be stacked",
         ),
-        (Items([(1.0, 2), 1.0]), "X: expected .*, got items with and without labels"),
-        (Items([(1.0, 2, 3)]), "X: expected items x or.*, got items of 3 things"),
-        (Endless(), "X: expected .*, got a Endless without a length"),
+        (Items([(1.0, 2), 1.0]), "items with and without labels"),
+        (Items([(1.0, 2, 3)]), "items of 3 things"),
+        (Endless(), "a Endless without a length"),
     ],
 )
-def test_what_has_no_rows_is_refused(dataset, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_has_no_rows_is_refused(dataset, received):
+    with refused("X", received):
         materialise(dataset, "X")

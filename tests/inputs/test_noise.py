@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats
 
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Noise
+from tests.refusals import refused
 
 
 def test_is_normal_with_the_mean_and_scale_asked_for():
@@ -22,17 +22,17 @@ def test_shape_and_type():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "received"),
     [
-        ({"shape": 0}, "shape: expected a positive integer.*, got 0"),
-        ({"shape": (2, -1)}, "shape: expected .*, got -1"),
-        ({"shape": 2.5}, "shape: expected .*, got 2.5"),
-        ({"shape": "2"}, "shape: expected .*, got '2'"),
-        ({"shape": 2, "scale": 0}, "scale: expected a number above zero.*, got 0"),
-        ({"shape": 2, "scale": float("inf")}, "scale: expected .*, got inf"),
-        ({"shape": 2, "mean": float("nan")}, "mean: expected a finite number.*, got nan"),
+        ({"shape": 0}, "shape", "^0$"),
+        ({"shape": (2, -1)}, "shape", "^-1$"),
+        ({"shape": 2.5}, "shape", "^2.5$"),
+        ({"shape": "2"}, "shape", "'2'"),
+        ({"shape": 2, "scale": 0}, "scale", "^0$"),
+        ({"shape": 2, "scale": float("inf")}, "scale", "^inf$"),
+        ({"shape": 2, "mean": float("nan")}, "mean", "^nan$"),
     ],
 )
-def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments_are_refused(arguments, argument, received):
+    with refused(argument, received):
         Noise(**arguments)

@@ -61,34 +61,35 @@ def test_read_only_memory_is_copied():
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "received", "expected"),
     [
-        (np.array([["a", "b"]]), r"X: expected .*encode categories.*, got strings"),
-        (np.array([1, None]), "X: expected .*, got values of dtype object"),
-        (np.array(["2020-01-01"], dtype="M8[D]"), "X: expected .*, got values of dtype datetime64"),
-        (np.array([1 + 2j]), "X: expected .*, got complex numbers"),
-        (torch.zeros(2, dtype=torch.complex64), "X: expected .*, got complex numbers"),
-        (torch.zeros(0, 3), r"X: expected .*, got no data \(shape \(0, 3\)\)"),
-        (np.zeros((3, 0)), r"X: expected .*, got no data \(shape \(3, 0\)\)"),
-        ([], "X: expected .*, got no data"),
-        (3.0, "X: expected .*, got a single number"),
-        (torch.tensor(3.0), "X: expected .*, got a single number"),
-        ("data.csv", "X: expected .*, got a str"),
-        (None, "X: expected .*, got a NoneType"),
-        ([[1.0], [1.0, 2.0]], "X: expected .*, got a list that is no array"),
-        ([torch.zeros(2), torch.zeros(3)], "X: expected .*, got tensors of different shapes"),
-        (torch.eye(3).to_sparse(), "X: expected a dense tensor.*, got a tensor of layout .*"),
-        (sparse.eye(3), r"X: expected a dense array: call \.toarray\(\).*, got a sparse .*"),
+        (np.array([["a", "b"]]), "^strings$", ""),
+        (np.array([1, None]), "values of dtype object", ""),
+        (np.array(["2020-01-01"], dtype="M8[D]"), "values of dtype datetime64", ""),
+        (np.array([1 + 2j]), "complex numbers", ""),
+        (torch.zeros(2, dtype=torch.complex64), "complex numbers", ""),
+        (torch.zeros(0, 3), r"no data \(shape \(0, 3\)\)", ""),
+        (np.zeros((3, 0)), r"no data \(shape \(3, 0\)\)", ""),
+        ([], "^no data", ""),
+        (3.0, "a single number", ""),
+        (torch.tensor(3.0), "a single number", ""),
+        ("data.csv", "^a str$", ""),
+        (None, "a NoneType", ""),
+        ([[1.0], [1.0, 2.0]], "a list that is no array", ""),
+        ([torch.zeros(2), torch.zeros(3)], "tensors of different shapes", ""),
+        (torch.eye(3).to_sparse(), "a tensor of layout", ""),
+        (sparse.eye(3), "^a sparse", r"a dense array: call \.toarray\(\)"),
         (
             np.ma.masked_array([1.0, 2.0], [True, False]),
-            "X: expected .*, got an array with masked values",
+            "an array with masked values",
+            "",
         ),
-        (np.array([2**64 - 1], np.uint64), r"X: expected .*, got integers above 2\*\*63 - 1"),
-        (Table({"a": [1.0], "town": ["x"]}, ["f8", "O"]), r"needs encoding.*not numbers: 'town'"),
+        (np.array([2**64 - 1], np.uint64), r"integers above 2\*\*63 - 1", ""),
+        (Table({"a": [1.0], "town": ["x"]}, ["f8", "O"]), "not numbers: 'town'", ""),
     ],
 )
-def test_what_is_no_array_of_numbers_is_refused(value, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_is_no_array_of_numbers_is_refused(value, received, expected):
+    with refused("X", received, expected=expected):
         as_part(value, "X")
 
 

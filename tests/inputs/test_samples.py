@@ -7,7 +7,6 @@ from sklearn.neighbors import KernelDensity
 from torch import distributions, nn
 
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Samples
 from tests.refusals import refused
 
@@ -46,26 +45,32 @@ def test_arrays_become_the_students_type():
 
 
 @pytest.mark.parametrize(
-    ("give", "message"),
+    ("give", "argument", "received", "expected"),
     [
-        (lambda m, n: torch.zeros(n + 1, 2), "model: expected as many rows as.*: 4.*, got 5 rows"),
+        (lambda m, n: torch.zeros(n + 1, 2), "model", "^5 rows$", "as many rows as.*: 4"),
         (
             lambda m, n: torch.full((n, 2), torch.nan),
-            "model: expected .*, got 8 NaN or infinite values",
+            "model",
+            "8 NaN or infinite values",
+            "",
         ),
         (
             lambda m, n: (torch.zeros(n), torch.zeros(n)),
-            "model: expected .*, got a draw of type tuple",
+            "model",
+            "a draw of type tuple",
+            "",
         ),
-        (lambda m, n: Batch(torch.zeros(n)), "model: expected a tensor.*, got a Batch of samples"),
+        (lambda m, n: Batch(torch.zeros(n)), "model", "a Batch of samples", ""),
         (
             lambda m, n: {"a": torch.zeros(n), "b": torch.zeros(2)},
-            r"model\['b'\]: expected .*, got 2 rows",
+            "model['b']",
+            "^2 rows$",
+            "",
         ),
     ],
 )
-def test_bad_samples_are_refused(give, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_samples_are_refused(give, argument, received, expected):
+    with refused(argument, received, expected=expected):
         Samples(Model(give))(4)
 
 

@@ -12,7 +12,6 @@ from torch.func import functional_call, grad
 
 from limbeck import losses
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Draws, Probe
 from limbeck.models import MLP
@@ -307,29 +306,45 @@ def test_directions_by_part_leave_the_other_parts_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "argument", "received", "expected"),
     [
-        (lambda: losses.derivative_error("logs"), "domain: .*did you mean 'log'"),
-        (lambda: losses.derivative_error(weight="techer"), "weight: .*did you mean 'teacher'"),
+        (lambda: losses.derivative_error("logs"), "domain", "'logs'", "did you mean 'log'"),
+        (
+            lambda: losses.derivative_error(weight="techer"),
+            "weight",
+            "'techer'",
+            "did you mean 'teacher'",
+        ),
         (
             lambda: losses.derivative_error(projections=0),
-            r"projections: expected .*from 1.*, got 0",
+            "projections",
+            "^0$",
+            "from 1",
         ),
         (
             lambda: losses.derivative_error(projections=1.5),
-            r"projections: expected .*from 1.*, got 1.5",
+            "projections",
+            "^1.5$",
+            "from 1",
         ),
-        (lambda: losses.directional_error("rnd"), "directions: expected 'random'.*, got 'rnd'"),
-        (lambda: losses.directional_error("random", "teach"), "targets: .*did you mean 'teacher'"),
-        (lambda: losses.directional_error("random", domain="plan"), "domain: .*'plain'"),
+        (lambda: losses.directional_error("rnd"), "directions", "'rnd'", "'random'"),
+        (
+            lambda: losses.directional_error("random", "teach"),
+            "targets",
+            "'teach'",
+            "did you mean 'teacher'",
+        ),
+        (lambda: losses.directional_error("random", domain="plan"), "domain", "'plan'", "'plain'"),
         (
             lambda: losses.directional_error(torch.tensor([1.0, torch.nan])),
-            "directions: expected .*, got .*NaN",
+            "directions",
+            "NaN",
+            "",
         ),
     ],
 )
-def test_unknown_settings_are_refused_with_a_suggestion(make, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_unknown_settings_are_refused_with_a_suggestion(make, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         make()
 
 
@@ -337,19 +352,21 @@ PARTS = {"a": torch.zeros(N, D, dtype=torch.float64), "town": torch.zeros(N).lon
 
 
 @pytest.mark.parametrize(
-    ("directions", "x", "message"),
+    ("directions", "x", "received", "expected"),
     [
-        (torch.zeros(D + 1), BATCH.x, r"directions: expected \(2,\).*, got shape \(3,\)"),
-        (torch.zeros(3, D, 1), BATCH.x, r"directions: expected .*, got shape \(3, 2, 1\)"),
-        (torch.zeros(D), PARTS, "directions: expected .*, got a tensor where x is a dict"),
-        (lambda x: x["a"], PARTS, "directions: expected 'a'.*, got ''"),
-        (lambda x: {"aa": x["a"]}, PARTS, r"directions: expected .*did you mean 'a'.*, got 'aa'"),
-        (lambda x: {"town": x["town"]}, PARTS, "directions: expected 'a'.*, got 'town'"),
+        (torch.zeros(D + 1), BATCH.x, r"shape \(3,\)", r"\(2,\)"),
+        (torch.zeros(3, D, 1), BATCH.x, r"shape \(3, 2, 1\)", ""),
+        (torch.zeros(D), PARTS, "a tensor where x is a dict", ""),
+        (lambda x: x["a"], PARTS, "''", "'a'"),
+        (lambda x: {"aa": x["a"]}, PARTS, "'aa'", "did you mean 'a'"),
+        (lambda x: {"town": x["town"]}, PARTS, "'town'", "'a'"),
     ],
 )
-def test_directions_that_do_not_fit_the_inputs_are_refused(directions, x, message) -> None:
+def test_directions_that_do_not_fit_the_inputs_are_refused(
+    directions, x, received, expected
+) -> None:
     loss = losses.directional_error(directions, 0.0)
-    with pytest.raises(ArgumentError, match=message):
+    with refused("directions", received, expected=expected):
         loss.bind(Probe(F.view(), T.view(), Batch(x)))
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from limbeck import losses
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP
 from limbeck.teachers.base import as_teacher
@@ -106,25 +105,38 @@ def test_hooks_are_taken_off_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "argument", "received", "expected"),
     [
         (
             losses.hints("layers.7", "layers.0"),
-            r"hints: expected .*did you mean 'layers.*, got 'layers.7'",
+            "hints",
+            "'layers.7'",
+            "",
         ),
         (
             losses.hints("layers.0", "layer.0"),
-            r"hints: expected .*did you mean 'layers.0'.*, got 'layer.0'",
+            "hints",
+            "'layer.0'",
+            "did you mean 'layers.0'",
         ),
         (
             losses.hints(**PATH, regressor=nn.Linear(4, 6)),
-            r"regressor: expected .*5 outputs.*, got 6 outputs",
+            "regressor",
+            "6 outputs",
+            "5 outputs",
         ),
-        (losses.hints(**PATH, regressor=nn.Linear(3, 5)), "regressor: .*takes 4 inputs"),
+        (
+            losses.hints(**PATH, regressor=nn.Linear(3, 5)),
+            "regressor",
+            "a module that fails on the units of",
+            "takes 4 inputs",
+        ),
     ],
 )
-def test_layers_and_regressors_that_do_not_fit_are_refused(loss, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_layers_and_regressors_that_do_not_fit_are_refused(
+    loss, argument, received, expected
+) -> None:
+    with refused(argument, received, expected=expected):
         objective(loss)
 
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from limbeck import losses
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.losses.base import Probe
 from tests.refusals import refused
@@ -155,32 +154,38 @@ def bound(loss, student, y) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "y", "message"),
+    ("loss", "y", "argument", "received", "expected"),
     [
-        ("label_cross_entropy", None, "inputs: expected .*Dataset.*, got no labels"),
-        ("label_square_error", None, "inputs: expected .*Dataset.*, got no labels"),
+        ("label_cross_entropy", None, "inputs", "no labels", ""),
+        ("label_square_error", None, "inputs", "no labels", ""),
         (
             "label_cross_entropy",
             [0, 1, 2, 3, 0],
-            r"y: expected .*0 to 2.*, got class numbers from 0 to 3",
+            "y",
+            "class numbers from 0 to 3",
+            "0 to 2",
         ),
-        ("label_cross_entropy", [0, -1, 2, 1, 0], "y: expected .*, got class numbers from -1 to 2"),
+        ("label_cross_entropy", [0, -1, 2, 1, 0], "y", "class numbers from -1 to 2", ""),
         (
             "label_cross_entropy",
             [[0], [1], [2], [1], [0]],
-            r"y: expected .*\(n,\).*, got shape \(5, 1\)",
+            "y",
+            r"shape \(5, 1\)",
+            r"\(n,\)",
         ),
-        ("label_cross_entropy", SOFT[:, :2], r"y: expected \(n, 3\).*, got shape \(5, 2\)"),
+        ("label_cross_entropy", SOFT[:, :2], "y", r"shape \(5, 2\)", r"\(n, 3\)"),
         (
             "label_cross_entropy",
             [0.0, 1.0, 2.0, 1.0, 0.0],
-            r"y: expected .*\(n, 3\).*, got shape \(5,\)",
+            "y",
+            r"shape \(5,\)",
+            r"\(n, 3\)",
         ),
-        ("label_square_error", SOFT[:, :2], r"y: expected shape \(5, 3\).*, got shape \(5, 2\)"),
+        ("label_square_error", SOFT[:, :2], "y", r"shape \(5, 2\)", r"shape \(5, 3\)"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(loss, y, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_labels_that_do_not_fit_are_refused(loss, y, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         bound(getattr(losses, loss)(), STUDENT, y)
 
 

@@ -94,20 +94,24 @@ def test_it_is_a_student_of_distill():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received"),
     [
-        (lambda: Flow(0), "dim: expected .*, got 0"),
-        (lambda: Flow(2, "wide"), "hidden: expected .*, got 'wide'"),
-        (lambda: Flow(2, (0,)), "hidden: expected"),
-        (lambda: Flow(2, bins=1), "bins: expected .*, got 1"),
-        (lambda: Flow(2).log_prob(torch.zeros(3, 4)), r"x: expected .*, got shape \(3, 4\)"),
-        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x: expected .*, got .*ndarray"),
-        (lambda: Flow(2).start_from(torch.eye(3)[:, [0, 0]] * 0 + 5), "variable 0 never changes"),
-        (lambda: Flow.from_spec({"type": "Flow"}), "spec: expected"),
+        (lambda: Flow(0), "dim", "^0$"),
+        (lambda: Flow(2, "wide"), "hidden", "'wide'"),
+        (lambda: Flow(2, (0,)), "hidden", r"^\(0,\)$"),
+        (lambda: Flow(2, bins=1), "bins", "^1$"),
+        (lambda: Flow(2).log_prob(torch.zeros(3, 4)), "x", r"shape \(3, 4\)"),
+        (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x", "ndarray"),
+        (
+            lambda: Flow(2).start_from(torch.eye(3)[:, [0, 0]] * 0 + 5),
+            "x",
+            "variable 0 never changes",
+        ),
+        (lambda: Flow.from_spec({"type": "Flow"}), "spec", r"\{'type': 'Flow'\}"),
     ],
 )
-def test_what_is_refused(call, message):
-    with pytest.raises(lb.ArgumentError, match=message):
+def test_what_is_refused(call, argument, received):
+    with refused(argument, received):
         call()
 
 

@@ -266,16 +266,16 @@ def test_what_cannot_be_set_is_refused(weights, means, covariances, said):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "argument", "received", "expected"),
     [
-        ((0,), "components: expected .*, got 0"),
-        ((2.5,), "components: expected .*, got 2.5"),
-        ((2, 0), "dim: expected .*, got 0"),
-        ((2, 1, "tied"), "covariance: expected 'diagonal', 'full', 'spherical'.*, got 'tied'"),
+        ((0,), "components", "^0$", ""),
+        ((2.5,), "components", "^2.5$", ""),
+        ((2, 0), "dim", "^0$", ""),
+        ((2, 1, "tied"), "covariance", "'tied'", "'diagonal', 'full', 'spherical'"),
     ],
 )
-def test_there_is_no_other_mixture(arguments, said):
-    with pytest.raises(lb.ArgumentError, match=said):
+def test_there_is_no_other_mixture(arguments, argument, received, expected):
+    with refused(argument, received, expected=expected):
         GaussianMixture(*arguments)
     with refused("dtype", "torch.float16"):
         GaussianMixture(2, dtype=torch.float16)

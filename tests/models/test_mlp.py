@@ -46,25 +46,25 @@ def test_one_input_may_be_a_plain_vector() -> None:
     "sizes", [(), (3,), (3, 0), (3, -1, 2), (3, 2.0), ((3, 2),), (True, 2), ("3", 2)]
 )
 def test_bad_sizes(sizes: tuple) -> None:
-    with pytest.raises(ArgumentError, match=r"sizes"):
+    with refused("sizes"):
         MLP(*sizes)
-    with pytest.raises(ArgumentError, match=r"sizes"):
+    with refused("sizes"):
         BatchedMLP(2, *sizes)
 
 
 @pytest.mark.parametrize(
-    ("keywords", "message"),
+    ("keywords", "argument", "received", "expected"),
     [
-        ({"hidden": "rellu"}, "hidden: .*did you mean 'relu'"),
-        ({"hidden": ["relu", "tanhh"]}, "did you mean 'tanh'"),
-        ({"hidden": ["relu"]}, "hidden: expected one name, or 2.*, got 1 names"),
-        ({"output": "sofmax"}, "output: .*did you mean 'softmax'"),
-        ({"output_form": "logit"}, "output_form: .*did you mean 'logits'"),
-        ({"dtype": torch.int64}, "dtype: .*floating-point"),
+        ({"hidden": "rellu"}, "hidden", "'rellu'", "did you mean 'relu'"),
+        ({"hidden": ["relu", "tanhh"]}, "hidden", "'tanhh'", "did you mean 'tanh'"),
+        ({"hidden": ["relu"]}, "hidden", "^1 names$", "one name, or 2"),
+        ({"output": "sofmax"}, "output", "'sofmax'", "did you mean 'softmax'"),
+        ({"output_form": "logit"}, "output_form", "'logit'", "did you mean 'logits'"),
+        ({"dtype": torch.int64}, "dtype", r"torch\.int64", ""),
     ],
 )
-def test_bad_keywords(keywords: dict, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_keywords(keywords: dict, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         MLP(4, 5, 6, 3, **keywords)
 
 

@@ -308,7 +308,7 @@ class TestWarmStart:
         assert NADE.from_rbm(rbm).support == Binary(2, 3)
 
     @pytest.mark.parametrize(
-        ("change", "message"),
+        ("change", "received"),
         [
             ({"W": torch.zeros(5, 4)}, "shapes"),
             ({"b": torch.zeros(3)}, "shapes"),
@@ -316,49 +316,49 @@ class TestWarmStart:
             ({"W": None}, "SimpleNamespace"),
         ],
     )
-    def test_weights_that_do_not_fit_are_refused(self, change, message):
+    def test_weights_that_do_not_fit_are_refused(self, change, received):
         rbm = SimpleNamespace(**{**vars(self.rbm()), **change})
-        with pytest.raises(ArgumentError, match=f"rbm: expected .*, got .*{message}"):
+        with refused("rbm", received):
             NADE.from_rbm(rbm)
 
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("arguments", "argument", "received", "expected"),
         [
-            ((0, 3), "inputs: expected .*, got 0"),
-            ((3, 0), "hidden: expected .*, got 0"),
-            ((3, 2.5), "hidden: expected .*, got 2.5"),
-            ((3, 2, [0, 1]), "order: expected .*, got numbers of shape"),
-            ((3, 2, [0, 1, 1]), "order: expected .*, got numbers of shape"),
-            ((3, 2, [0.0, 1.0, 2.0]), "order: expected .*, got numbers of shape"),
-            ((3, 2, "columns"), "order: expected None, 'random' or.*, got 'columns'"),
-            ((3, 2, object()), "order: expected .*, got a object"),
-            ((3, 2, None, Binary(4)), "support: expected .*, got Binary"),
-            ((3, 2, None, Real(3)), "support: expected .*, got Real"),
-            ((3, 2, None, None, torch.int64), "dtype: expected .*, got torch.int64"),
+            ((0, 3), "inputs", "^0$", ""),
+            ((3, 0), "hidden", "^0$", ""),
+            ((3, 2.5), "hidden", "^2.5$", ""),
+            ((3, 2, [0, 1]), "order", "numbers of shape", ""),
+            ((3, 2, [0, 1, 1]), "order", "numbers of shape", ""),
+            ((3, 2, [0.0, 1.0, 2.0]), "order", "numbers of shape", ""),
+            ((3, 2, "columns"), "order", "'columns'", "None, 'random' or"),
+            ((3, 2, object()), "order", "^a object$", ""),
+            ((3, 2, None, Binary(4)), "support", "^Binary", ""),
+            ((3, 2, None, Real(3)), "support", "^Real", ""),
+            ((3, 2, None, None, torch.int64), "dtype", "torch.int64", ""),
         ],
     )
-    def test_constructor(self, arguments, message):
-        with pytest.raises(ArgumentError, match=message):
+    def test_constructor(self, arguments, argument, received, expected):
+        with refused(argument, received, expected=expected):
             NADE(*arguments)
 
     @pytest.mark.parametrize("method", ["log_prob", "conditionals", "score", "r_products"])
     @pytest.mark.parametrize(
-        ("x", "message"),
+        ("x", "received", "expected"),
         [
-            (torch.tensor([[0.0, 0.5]]), "x: expected 0 and 1.*, got 1 values such as 0.5"),
-            (torch.tensor([[0.0, float("nan")]]), "x: expected .*, got 1 values such as nan"),
-            (torch.zeros(2, 3), r"x: expected .*\(n, 2\).*, got torch.float32 of shape \(2, 3\)"),
-            (torch.zeros(2), r"shape \(2,\)"),
-            (torch.zeros(2, 2, dtype=torch.float64), "x: expected .*, got torch.float64"),
-            (torch.zeros(2, 2, dtype=torch.long), "x: expected .*, got torch.int64"),
-            ([[0.0, 1.0]], r"x: expected .*, got (a list|\[\[0.0, 1.0\]\])"),
+            (torch.tensor([[0.0, 0.5]]), "1 values such as 0.5", "0 and 1"),
+            (torch.tensor([[0.0, float("nan")]]), "1 values such as nan", ""),
+            (torch.zeros(2, 3), r"torch.float32 of shape \(2, 3\)", r"\(n, 2\)"),
+            (torch.zeros(2), r"shape \(2,\)", ""),
+            (torch.zeros(2, 2, dtype=torch.float64), "torch.float64", ""),
+            (torch.zeros(2, 2, dtype=torch.long), "torch.int64", ""),
+            ([[0.0, 1.0]], r"(a list|\[\[0.0, 1.0\]\])", ""),
         ],
     )
-    def test_x(self, method, x, message):
+    def test_x(self, method, x, received, expected):
         nade = NADE(2, 3, generator=generator())
-        with pytest.raises(ArgumentError, match=message):
+        with refused("x", received, expected=expected):
             getattr(nade, method)(x)
 
     def test_spins_are_not_zeros(self):

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from torch.func import functional_call, grad, jvp
 
 import limbeck as lb
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import CheckpointError
 from limbeck.models import nade as nade_module
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
@@ -230,7 +230,7 @@ class TestStates:
 )
 def test_what_is_no_centre_is_refused(centre, message):
     expected = r"means from 0 to 1 of shape \(2, 3\) or \(6,\)"
-    with pytest.raises(ArgumentError, match=f"centre: expected {expected}, got {message}"):
+    with refused("centre", message, expected=expected):
         NADE(6, 2, support=Binary(2, 3), centre=centre)
 
 

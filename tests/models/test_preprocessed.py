@@ -280,18 +280,19 @@ def test_an_encoder_of_limbecks_own_is_read_back_too(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "argument", "received"),
     [
-        (Preprocessed(nn.Linear(3, 2)), r"network: expected .*limbeck's own.*, got a Linear"),
+        (Preprocessed(nn.Linear(3, 2)), "network", "^a Linear$"),
         (
             Preprocessed(net(), encoder=nn.Flatten()),
-            r"encoder: expected .*limbeck's own.*, got a Flatten",
+            "encoder",
+            "a Flatten",
         ),
     ],
     ids=["network", "encoder"],
 )
-def test_modules_of_the_users_own_have_no_spec(tmp_path, model, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_modules_of_the_users_own_have_no_spec(tmp_path, model, argument, received) -> None:
+    with refused(argument, received):
         model.spec()
     history = lb.training.result.History()
     lb.Result(model, history, 0, "made by hand", 0.0).save(tmp_path / "student")
@@ -320,36 +321,51 @@ def test_bad_specs(change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "argument", "received", "expected"),
     [
         (
             lambda: Preprocessed(net(), SHIFT, SCALE[:2]),
-            r"scale: expected .*, got shape \(2,\) beside \(3,\)",
+            "scale",
+            r"shape \(2,\) beside \(3,\)",
+            "",
         ),
         (
             lambda: Preprocessed(net(), SHIFT * math.nan),
-            "shift: expected finite numbers.*, got 3 NaN",
+            "shift",
+            "^3 NaN",
+            "",
         ),
         (
             lambda: Preprocessed(net(), out_scale=[math.inf]),
-            "out_scale: expected finite numbers.*, got 1 NaN",
+            "out_scale",
+            "^1 NaN",
+            "",
         ),
-        (lambda: Preprocessed(net(), output_form="logit"), "output_form: .*did you mean 'logits'"),
+        (
+            lambda: Preprocessed(net(), output_form="logit"),
+            "output_form",
+            "'logit'",
+            "did you mean 'logits'",
+        ),
         (
             lambda: Preprocessed(net(), out_scale=[2.0], output_form="logits"),
-            "output_form: expected 'values'.*, got 'logits'",
+            "output_form",
+            "'logits'",
+            "'values'",
         ),
-        (lambda: preprocessed()(X[:, :1]), r"x: expected shape \(n, 3\).*, got shape \(60, 1\)"),
-        (lambda: preprocessed()(TABLE), "x: expected a tensor.*, got a dict"),
+        (lambda: preprocessed()(X[:, :1]), "x", r"shape \(60, 1\)", r"shape \(n, 3\)"),
+        (lambda: preprocessed()(TABLE), "x", "^a dict$", ""),
         (
             lambda: Preprocessed(net(3, 1), out_shift=[1.0, 2.0])(X),
-            r"out_shift: expected .*, got \(2,\) numbers for outputs \(60, 1\)",
+            "out_shift",
+            r"\(2,\) numbers for outputs \(60, 1\)",
+            "",
         ),
-        (lambda: standardising(torch.zeros(0, 3)), "x: expected .*, got no rows"),
+        (lambda: standardising(torch.zeros(0, 3)), "x", "^no rows$", ""),
     ],
 )
-def test_what_does_not_fit_is_refused(make, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_what_does_not_fit_is_refused(make, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         make()
 
 

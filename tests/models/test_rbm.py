@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.errors import ArgumentError
 from limbeck.evaluation import View
 from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM
@@ -208,27 +207,29 @@ NAN = torch.tensor([0.0, math.nan])
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("weights", "argument", "received", "expected"),
     [
-        ((torch.zeros(3), *GOOD[1:]), r"W: expected shape \(I, J\).*, got shape \(3,\)"),
+        ((torch.zeros(3), *GOOD[1:]), "W", r"shape \(3,\)", r"shape \(I, J\)"),
         (
             (torch.zeros(2, 3), *GOOD[1:]),
-            r"W: expected .*3, 2.*, got shape \(2, 3\), which looks transposed",
+            "W",
+            r"shape \(2, 3\), which looks transposed",
+            "3, 2",
         ),
-        ((GOOD[0], torch.zeros(4), GOOD[2]), r"a: expected shape \(3,\).*, got shape \(4,\)"),
-        ((GOOD[0], GOOD[1], torch.zeros(3)), r"b: expected shape \(2,\).*, got shape \(3,\)"),
-        ((GOOD[0], torch.zeros(1, 3), GOOD[2]), r"a: expected .*, got shape \(1, 3\)"),
-        ((torch.zeros(0, 2), torch.zeros(0), GOOD[2]), "W: expected .*, got no data"),
-        ((torch.full((3, 2), math.inf), *GOOD[1:]), "W: expected .*, got 6 NaN or infinite values"),
-        ((GOOD[0], GOOD[1], NAN), "b: expected .*, got 1 NaN or infinite values"),
-        ((GOOD[0] + 0j, *GOOD[1:]), "W: expected .*, got complex numbers"),
-        (("W", *GOOD[1:]), "W: expected .*, got "),
-        (([[1, 2], [3]], *GOOD[1:]), "W: expected .*, got a list that is no array"),
-        ((GOOD[0], None, GOOD[2]), "a: expected .*, got "),
+        ((GOOD[0], torch.zeros(4), GOOD[2]), "a", r"shape \(4,\)", r"shape \(3,\)"),
+        ((GOOD[0], GOOD[1], torch.zeros(3)), "b", r"shape \(3,\)", r"shape \(2,\)"),
+        ((GOOD[0], torch.zeros(1, 3), GOOD[2]), "a", r"shape \(1, 3\)", ""),
+        ((torch.zeros(0, 2), torch.zeros(0), GOOD[2]), "W", "^no data", ""),
+        ((torch.full((3, 2), math.inf), *GOOD[1:]), "W", "6 NaN or infinite values", ""),
+        ((GOOD[0], GOOD[1], NAN), "b", "1 NaN or infinite values", ""),
+        ((GOOD[0] + 0j, *GOOD[1:]), "W", "complex numbers", ""),
+        (("W", *GOOD[1:]), "W", "^a str$", ""),
+        (([[1, 2], [3]], *GOOD[1:]), "W", "a list that is no array", ""),
+        ((GOOD[0], None, GOOD[2]), "a", "a NoneType", ""),
     ],
 )
-def test_weights_that_do_not_fit(weights: tuple, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_weights_that_do_not_fit(weights: tuple, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         RBM(*weights)
 
 
@@ -240,40 +241,41 @@ def test_types_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "message"),
+    ("x", "received", "expected"),
     [
-        (torch.zeros(2, 3), r"x: expected shape \(n, 4\).*, got shape \(2, 3\)"),
-        (torch.zeros(2, 2, 2), "x: expected .*, got shape"),
-        (torch.zeros(2, 4, dtype=torch.uint8), "x: expected .*, got a tensor of torch.uint8"),
-        (np.zeros((2, 4)), "x: expected .*, got a.*rray"),
-        (torch.tensor(1.0), r"x: expected .*, got shape \(\)"),
-        (torch.zeros(2, 4, device="meta"), "x: expected one on cpu.*, got a tensor on meta"),
+        (torch.zeros(2, 3), r"shape \(2, 3\)", r"shape \(n, 4\)"),
+        (torch.zeros(2, 2, 2), "^shape", ""),
+        (torch.zeros(2, 4, dtype=torch.uint8), "a tensor of torch.uint8", ""),
+        (np.zeros((2, 4)), "^a.*rray", ""),
+        (torch.tensor(1.0), r"shape \(\)", ""),
+        (torch.zeros(2, 4, device="meta"), "a tensor on meta", ""),
     ],
 )
-def test_events_that_do_not_fit(x: object, message: str) -> None:
+def test_events_that_do_not_fit(x: object, received, expected) -> None:
     rbm = model()
     for method in (rbm.log_unnormalized, rbm.score, rbm.hidden_probabilities, rbm.advance):
-        with pytest.raises(ArgumentError, match=message):
+        with refused("x", received, expected=expected):
             method(x)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received"),
     [
-        (lambda rbm: rbm.advance(rbm.start(2), -1), "sweeps: expected .*, got -1"),
-        (lambda rbm: rbm.advance(rbm.start(2), 1.5), "sweeps: expected .*, got 1.5"),
-        (lambda rbm: rbm.advance(torch.zeros(4)), r"x: expected .*, got shape \(4,\)"),
-        (lambda rbm: rbm.start(-1), "n: expected .*, got -1"),
+        (lambda rbm: rbm.advance(rbm.start(2), -1), "sweeps", "^-1$"),
+        (lambda rbm: rbm.advance(rbm.start(2), 1.5), "sweeps", "^1.5$"),
+        (lambda rbm: rbm.advance(torch.zeros(4)), "x", r"shape \(4,\)"),
+        (lambda rbm: rbm.start(-1), "n", "^-1$"),
         (
             lambda rbm: rbm.visible_probabilities(torch.zeros(2, 4)),
-            r"h: expected .*, got shape \(2, 4\)",
+            "h",
+            r"shape \(2, 4\)",
         ),
-        (lambda rbm: RBM.random(0, 2), "visible: expected .*, got 0"),
-        (lambda rbm: RBM.random(2, 2, scale=-1), "scale: expected .*, got -1"),
+        (lambda rbm: RBM.random(0, 2), "visible", "^0$"),
+        (lambda rbm: RBM.random(2, 2, scale=-1), "scale", "^-1$"),
     ],
 )
-def test_bad_arguments(call, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments(call, argument, received) -> None:
+    with refused(argument, received):
         call(model())
 
 

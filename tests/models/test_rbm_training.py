@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.models import rbm as rbm_training
 from limbeck.models.rbm import RBM, contrast, train_rbm
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator
+from tests.refusals import refused
 
 SETTINGS = dict(device="cpu", progress=False)
 
@@ -143,9 +143,7 @@ def test_a_terminal_shows_the_epochs(monkeypatch, progress) -> None:
 
 
 def test_divergence_is_told() -> None:
-    with pytest.raises(
-        LimbeckError, match=r"lr: expected a l.*, got 1e\+38, .* diverged in epoch \d"
-    ):
+    with refused("lr", r"1e\+38, .* diverged in epoch \d"):
         train_rbm(bars_and_stripes(), 3, lr=1e38, epochs=3, **SETTINGS)
 
 
@@ -153,29 +151,31 @@ DATA = [[0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received", "expected"),
     [
         (
             lambda: train_rbm([[0, 0.5]], 2),
-            r"data: expected .* binarise.*, got 1 values such as 0.5",
+            "data",
+            "1 values such as 0.5",
+            "",
         ),
-        (lambda: train_rbm(np.full((2, 3), 255), 2), "data: expected .*, got 6 values such as 255"),
-        (lambda: train_rbm(np.zeros((2, 3, 3)), 2), r"data: expected .*, got shape \(2, 3, 3\)"),
-        (lambda: train_rbm(np.zeros((0, 3)), 2), "data: expected .*, got no data"),
-        (lambda: train_rbm([[0, math.nan]], 2), "data: expected .*, got 1 NaN"),
-        (lambda: train_rbm(DATA, 0), "hidden: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, sweeps=0), "sweeps: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, epochs=0), "epochs: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, batch_size=0), "batch_size: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, chains=5), "chains: expected .*persistent=True.*, got 5"),
-        (lambda: train_rbm(DATA, 2, persistent=True, chains=0), "chains: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, lr=0), "lr: expected .*, got 0"),
-        (lambda: train_rbm(DATA, 2, momentum=1), "momentum: expected .*, got 1"),
-        (lambda: train_rbm(DATA, 2, weight_decay=-1), "weight_decay: expected .*, got -1"),
-        (lambda: train_rbm(DATA, 2, seed=-1), "seed: expected .*, got -1"),
-        (lambda: train_rbm(DATA, 2, device="tpu9"), "device: expected .*, got 'tpu9'"),
+        (lambda: train_rbm(np.full((2, 3), 255), 2), "data", "6 values such as 255", ""),
+        (lambda: train_rbm(np.zeros((2, 3, 3)), 2), "data", r"shape \(2, 3, 3\)", ""),
+        (lambda: train_rbm(np.zeros((0, 3)), 2), "data", "^no data", ""),
+        (lambda: train_rbm([[0, math.nan]], 2), "data", "^1 NaN", ""),
+        (lambda: train_rbm(DATA, 0), "hidden", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, sweeps=0), "sweeps", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, epochs=0), "epochs", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, batch_size=0), "batch_size", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, chains=5), "chains", "^5$", "persistent=True"),
+        (lambda: train_rbm(DATA, 2, persistent=True, chains=0), "chains", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, lr=0), "lr", "^0$", ""),
+        (lambda: train_rbm(DATA, 2, momentum=1), "momentum", "^1$", ""),
+        (lambda: train_rbm(DATA, 2, weight_decay=-1), "weight_decay", "^-1$", ""),
+        (lambda: train_rbm(DATA, 2, seed=-1), "seed", "^-1$", ""),
+        (lambda: train_rbm(DATA, 2, device="tpu9"), "device", "'tpu9'", ""),
     ],
 )
-def test_bad_arguments(call, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_arguments(call, argument, received, expected) -> None:
+    with refused(argument, received, expected=expected):
         call()

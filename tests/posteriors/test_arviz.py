@@ -99,7 +99,7 @@ def test_one_variable_of_vectors_is_bare():
     draws = as_draws(data_set()["alpha"])
     assert draws.structure.vector
     np.testing.assert_array_equal(draws.flat, ALPHA.reshape(-1, 3))
-    with pytest.raises(ArgumentError, match=r"by name.*draws of shape \(\)"):
+    with refused("posterior", r"draws of shape \(\)"):
         as_draws(data_set()["beta"])
 
 

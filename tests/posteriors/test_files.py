@@ -128,18 +128,18 @@ def test_broken_files(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("names", "received"),
     [
-        ("posterior.pkl", r"expected a file that ends in .nc.*posterior.pkl"),
-        ("posterior", "expected a file that ends in"),
+        ("posterior.pkl", "posterior.pkl"),
+        ("posterior", ""),
         ("missing.npz", "missing.npz, which does not exist"),
-        (["a.npz", "b.npz"], r"or several that end in .csv.*a.npz, "),
-        (["a.csv", "b.npz"], r"or several that end in .csv"),
+        (["a.npz", "b.npz"], "a.npz,"),
+        (["a.csv", "b.npz"], ""),
     ],
 )
-def test_what_is_no_file(tmp_path, names, message):
+def test_what_is_no_file(tmp_path, names, received):
     paths = [tmp_path / n for n in names] if isinstance(names, list) else str(tmp_path / names)
-    with pytest.raises(ArgumentError, match=message):
+    with refused("posterior", received):
         as_draws(paths)
 
 

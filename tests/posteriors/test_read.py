@@ -157,17 +157,17 @@ def test_var_names():
 
 
 @pytest.mark.parametrize(
-    ("var_names", "message"),
+    ("var_names", "received", "expected"),
     [
-        ("alhpa", r"var_names: expected .*did you mean 'alpha'\?.*, got 'alhpa'"),
-        ("~sigm", r"var_names: expected .*did you mean 'sigma'\?.*, got 'sigm'"),
-        (["alpha", "~sigma"], "names to take, or names to leave out"),
-        (["~alpha", "~sigma"], "at least one of alpha, sigma"),
-        ([], "at least one of alpha, sigma"),
+        ("alhpa", "'alhpa'", r"did you mean 'alpha'\?"),
+        ("~sigm", "'sigm'", r"did you mean 'sigma'\?"),
+        (["alpha", "~sigma"], r"\['alpha', '~sigma'\]", ""),
+        (["~alpha", "~sigma"], r"\['~alpha', '~sigma'\]", ""),
+        ([], r"^\[\]$", ""),
     ],
 )
-def test_names_that_are_not_there(var_names, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_names_that_are_not_there(var_names, received, expected):
+    with refused("var_names", received, expected=expected):
         as_draws(NAMED, var_names=var_names)
 
 
@@ -178,80 +178,106 @@ def with_hole(array, value, *place):
 
 
 BAD = {
-    "nothing": (np.zeros((0, 3)), "posterior: expected two draws or more.*, got no draws"),
-    "no numbers": (np.zeros((5, 0)), "posterior: expected .*, got draws of no numbers"),
-    "one draw": (np.zeros((1, 3)), r"one draw has nothing to condense.*a single draw"),
-    "a vector": (np.zeros(5), r"expected \(draw, dim\) or \(chain, draw, dim\).*shape \(5,\)"),
-    "four axes": (np.zeros((2, 5, 2, 2)), r"by name.*draws of shape \(2, 2\)"),
+    "nothing": (np.zeros((0, 3)), "posterior", "^no draws$", ""),
+    "no numbers": (np.zeros((5, 0)), "posterior", "draws of no numbers", ""),
+    "one draw": (np.zeros((1, 3)), "posterior", "a single draw", ""),
+    "a vector": (
+        np.zeros(5),
+        "posterior",
+        r"shape \(5,\)",
+        r"\(draw, dim\) or \(chain, draw, dim\)",
+    ),
+    "four axes": (np.zeros((2, 5, 2, 2)), "posterior", r"draws of shape \(2, 2\)", ""),
     "NaN": (
         with_hole(ALPHA, np.nan, (1, 3), (7, 2)),
-        "expected .*, got NaN or infinite numbers in 2 of 40 draws, the first is 7 of chain 1",
+        "posterior",
+        "NaN or infinite numbers in 2 of 40 draws, the first is 7 of chain 1",
+        "",
     ),
     "infinity by name": (
         {**NAMED, "sigma": with_hole(SIGMA, np.inf, 2)},
-        r"posterior\['sigma'\]: expected .*var_names=\['~sigma'\].*, got NaN .* in 10 of 40 draws",
+        "posterior['sigma']",
+        "NaN .* in 10 of 40 draws",
+        r"var_names=\['~sigma'\]",
     ),
-    "complex": (ALPHA.astype(complex), "posterior: expected .*, got values of complex128"),
-    "complex tensor": (torch.zeros(5, 2, dtype=torch.cfloat), "torch.complex64"),
-    "sparse tensor": (torch.zeros(5, 2).to_sparse(), "sparse_coo tensor"),
-    "objects": (ALPHA.astype(object), "values of object"),
+    "complex": (ALPHA.astype(complex), "posterior", "values of complex128", ""),
+    "complex tensor": (torch.zeros(5, 2, dtype=torch.cfloat), "posterior", "torch.complex64", ""),
+    "sparse tensor": (torch.zeros(5, 2).to_sparse(), "posterior", "sparse_coo tensor", ""),
+    "objects": (ALPHA.astype(object), "posterior", "values of object", ""),
     "text": (
         {"alpha": np.array([["a", "b"]])},
-        r"posterior\['alpha'\]: expected .*, got values of <U1",
+        "posterior['alpha']",
+        "values of <U1",
+        "",
     ),
-    "masked": (np.ma.masked_less(ALPHA, 0), "masked values"),
+    "masked": (np.ma.masked_less(ALPHA, 0), "posterior", "masked values", ""),
     "nested": (
         {"net": {"weight": ALPHA}},
-        "posterior: expected arrays by name.*, got a dict of 'net'",
+        "posterior",
+        "a dict of 'net'",
+        "",
     ),
-    "numbers as names": ({0: ALPHA}, r"expected arrays by name.*a dict of 0"),
-    "empty dict": ({}, "posterior: expected .*, got a dict of nothing"),
-    "empty list": ([], "posterior: expected .*, got an empty list"),
+    "numbers as names": ({0: ALPHA}, "posterior", "a dict of 0", ""),
+    "empty dict": ({}, "posterior", "a dict of nothing", ""),
+    "empty list": ([], "posterior", "an empty list", ""),
     "chains disagree": (
         {**NAMED, "sigma": SIGMA[:3]},
-        r"posterior\['sigma'\]: expected 4 chains of 10.*, got 3 chains of 10 draws",
+        "posterior['sigma']",
+        "3 chains of 10 draws",
+        "4 chains of 10",
     ),
-    "draws disagree": ({**NAMED, "sigma": SIGMA[:, :9]}, "4 chains of 9 draws"),
+    "draws disagree": (
+        {**NAMED, "sigma": SIGMA[:, :9]},
+        "posterior['sigma']",
+        "4 chains of 9 draws",
+        "",
+    ),
     "without chains": (
         {"alpha": ALPHA[0], "sigma": SIGMA[0]},
-        "posterior\\['sigma'\\]: expected .*layout=\\\"draws\\\".*, got shape \\(10,\\)",
+        "posterior['sigma']",
+        r"shape \(10,\)",
+        r"layout=\"draws\"",
     ),
     "chains of a list": (
         [ALPHA[0], ALPHA[1, :5]],
-        r"posterior\[1\]: expected shape \(10, 3\), as posterior\[0\].*, got shape \(5, 3\)",
+        "posterior[1]",
+        r"shape \(5, 3\)",
+        r"shape \(10, 3\), as posterior\[0\]",
     ),
     "ragged": (
         {"alpha": [[1.0, 2.0], [3.0]]},
-        r"posterior\['alpha'\]: expected .*, got a list that is no array",
+        "posterior['alpha']",
+        "a list that is no array",
+        "",
     ),
-    "None": (None, "posterior: expected an array.*, got a NoneType"),
-    "a number": (3, "posterior: expected .*, got a int"),
-    "a class": (Draws, "posterior: expected .*, got the class Draws"),
-    "a function": (lambda: None, "posterior: expected .*, got a function"),
+    "None": (None, "posterior", "a NoneType", ""),
+    "a number": (3, "posterior", "^a int$", ""),
+    "a class": (Draws, "posterior", "the class Draws", ""),
+    "a function": (lambda: None, "posterior", "a function", ""),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_no_posterior(case):
-    posterior, message = BAD[case]
-    with pytest.raises(ArgumentError, match=message):
+    posterior, argument, received, expected = BAD[case]
+    with refused(argument, received, expected=expected):
         as_draws(posterior)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument", "received", "expected"),
     [
-        ({"burn_in": -1}, "burn_in: expected .*, got -1"),
-        ({"burn_in": 10}, "no draws after burn_in=10"),
-        ({"thin": 0}, "thin: expected .*, got 0"),
-        ({"layout": "chain"}, r"layout: expected .*did you mean 'chains'\?.*, got 'chain'"),
-        ({"dtype": torch.int64}, "dtype: expected .*, got torch.int64"),
-        ({"dtype": float}, "dtype: expected .*, got <class 'float'>"),
-        ({"var_names": "alpha"}, r"var_names: expected .*.*None for draws without names.*, got "),
+        ({"burn_in": -1}, "burn_in", "^-1$", ""),
+        ({"burn_in": 10}, "posterior", "no draws after burn_in=10", ""),
+        ({"thin": 0}, "thin", "^0$", ""),
+        ({"layout": "chain"}, "layout", "'chain'", r"did you mean 'chains'\?"),
+        ({"dtype": torch.int64}, "dtype", "torch.int64", ""),
+        ({"dtype": float}, "dtype", "<class 'float'>", ""),
+        ({"var_names": "alpha"}, "var_names", r"\['alpha'\]", ""),
     ],
 )
-def test_bad_options(options, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_options(options, argument, received, expected):
+    with refused(argument, received, expected=expected):
         as_draws(ALPHA, **options)
 
 

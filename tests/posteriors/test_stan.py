@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from limbeck.errors import ArgumentError
 from limbeck.posteriors.files import places
 from limbeck.posteriors.read import as_draws
 from tests.refusals import refused
@@ -92,17 +91,17 @@ def test_tables_of_pandas(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "message"),
+    ("header", "received"),
     [
         (["a.1", "a.3"], "2 columns of a"),
         (["a.1", "a.1.2"], "2 columns of a"),
         (["a", "a.1"], "2 columns of a"),
         (["a.1", "a[1]"], r"two columns 'a\[1\]'"),
-        (["lp__", ".draw"], r"expected columns of parameters.*the columns lp__, .draw"),
+        (["lp__", ".draw"], "the columns lp__, .draw"),
     ],
 )
-def test_columns_that_do_not_fit(header, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_columns_that_do_not_fit(header, received):
+    with refused("posterior", received):
         places(header)
 
 
@@ -111,23 +110,24 @@ def test_columns_from_zero():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "argument", "received"),
     [
-        ("", "without a line of names"),
-        ("# only = comments\n", "without a line of names"),
-        ("a,b\n", "posterior: expected .*, got no draws"),
-        ("a,b\n1,2\n", "a single draw"),
-        ("a,b\n1,2\n3\n", "a.csv, which cannot be read"),
-        ("a,b\n1,2\n3,x\n", "a.csv, which cannot be read"),
+        ("", "posterior", "without a line of names"),
+        ("# only = comments\n", "posterior", "without a line of names"),
+        ("a,b\n", "posterior", "^no draws$"),
+        ("a,b\n1,2\n", "posterior", "a single draw"),
+        ("a,b\n1,2\n3\n", "posterior", "a.csv, which cannot be read"),
+        ("a,b\n1,2\n3,x\n", "posterior", "a.csv, which cannot be read"),
         (
             "a,b\n1,2\n3,nan\n",
-            r"posterior\['b'\]: expected .*, got NaN or infinite numbers in 1 of 2 draws",
+            "posterior['b']",
+            "NaN or infinite numbers in 1 of 2 draws",
         ),
     ],
 )
-def test_broken_tables(tmp_path, text, message):
+def test_broken_tables(tmp_path, text, argument, received):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(ArgumentError, match=message):
+    with refused(argument, received):
         as_draws(tmp_path / "a.csv")
 
 
@@ -139,5 +139,5 @@ def test_chains_that_do_not_belong_together(tmp_path):
     short = tmp_path / "c.csv"
     lines = first.read_text().splitlines()
     short.write_text("\n".join(lines[:-6]))
-    with pytest.raises(ArgumentError, match=r"expected chains of equal.*files of 6, 4 draws"):
+    with refused("posterior", "files of 6, 4 draws"):
         as_draws([first, short])

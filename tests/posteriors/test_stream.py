@@ -220,26 +220,29 @@ def test_bad_batches(bad, message):
 
 
 @pytest.mark.parametrize(
-    ("first", "message"),
+    ("first", "received", "expected"),
     [
         (
             torch.ones(3),
-            r"posterior in batch 1: expected .*a single draw as \(1, \.\.\.\).*, got shape \(3,\)",
+            r"shape \(3,\)",
+            r"a single draw as \(1, \.\.\.\)",
         ),
-        (torch.ones(2, 3, 4), r"posterior in batch 1: expected .*, got shape \(2, 3, 4\)"),
+        (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)", ""),
         (
             torch.ones(2, 3, dtype=torch.cfloat),
-            "posterior in batch 1: expected .*, got a .*complex64",
+            "a .*complex64",
+            "",
         ),
         (
             torch.full((2, 3), math.nan),
-            "posterior in batch 1: expected .*, got NaN .* 2 of 2 draws",
+            "NaN .* 2 of 2 draws",
+            "",
         ),
-        ("posterior.csv", "posterior in batch 1: expected .*, got a str"),
+        ("posterior.csv", "^a str$", ""),
     ],
 )
-def test_bad_first_batches(first, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_first_batches(first, received, expected):
+    with refused("posterior in batch 1", received, expected=expected):
         as_draws(iter([first])).next(1)
 
 

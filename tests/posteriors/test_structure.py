@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
 
@@ -72,22 +71,24 @@ def test_under_vmap_and_the_compiler():
 
 
 @pytest.mark.parametrize(
-    ("draws", "message"),
+    ("draws", "received", "expected"),
     [
-        (torch.zeros(2, 92), "draws: expected draws of alpha.*, got a bare tensor"),
-        ({"alpha": torch.zeros(2, 85)}, "draws: expected .*, got draws of alpha"),
+        (torch.zeros(2, 92), "a bare tensor", ""),
+        ({"alpha": torch.zeros(2, 85)}, "draws of alpha", ""),
         (
             {"alpha": torch.zeros(2, 84), "beta": torch.zeros(2), "sigma": torch.zeros(2, 2, 3)},
-            r"expected shape \(\.\.\., 85\).*shape \(2, 84\) of 'alpha'",
+            r"shape \(2, 84\) of 'alpha'",
+            r"shape \(\.\.\., 85\)",
         ),
         (
             {"alpha": torch.zeros(2, 85), "beta": torch.zeros(2), "sigma": torch.zeros(3)},
             r"shape \(3,\) of 'sigma'",
+            "",
         ),
     ],
 )
-def test_draws_of_another_structure(draws, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_draws_of_another_structure(draws, received, expected):
+    with refused("draws", received, expected=expected):
         REGRESSION.flatten(draws)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from limbeck.compression.fidelity.report import fidelity
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import LimbeckError
 from limbeck.report import fidelity_plots as draw
 from limbeck.report.canvas import canvas, save
 from tests.refusals import refused
@@ -173,22 +173,34 @@ def test_pictures_are_written_with_their_descriptions(report, values, labels, tm
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "argument", "received", "expected"),
     [
-        (lambda r, v: draw.calibration(v), "report without calibration curves"),
-        (lambda r, v: draw.calibration({}), "report: expected a Fidelity.*, got a dict"),
-        (lambda r, v: draw.subgroups(fidelity("classification", P, S)), "without subgroups"),
+        (lambda r, v: draw.calibration(v), "report", "report without calibration curves", ""),
+        (lambda r, v: draw.calibration({}), "report", "^a dict$", ""),
+        (
+            lambda r, v: draw.subgroups(fidelity("classification", P, S)),
+            "report",
+            "without subgroups",
+            "",
+        ),
         (
             lambda r, v: draw.subgroups(r, column="twon"),
-            r"column: expected .*mean 'town'.*, got 'twon'",
+            "column",
+            "'twon'",
+            "mean 'town'",
         ),
-        (lambda r, v: draw.subgroups(r, measure="r2"), "measure: expected .*, got 'r2'"),
-        (lambda r, v: draw.learning_curves({}), "history: expected .*, got no steps"),
-        (lambda r, v: draw.learning_curves(HISTORY, names=["los"]), "did you mean 'loss'"),
+        (lambda r, v: draw.subgroups(r, measure="r2"), "measure", "'r2'", ""),
+        (lambda r, v: draw.learning_curves({}), "history", "^no steps$", ""),
+        (
+            lambda r, v: draw.learning_curves(HISTORY, names=["los"]),
+            "names",
+            "'los'",
+            "did you mean 'loss'",
+        ),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(report, values, wrong, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_cannot_be_drawn_is_refused(report, values, wrong, argument, received, expected):
+    with refused(argument, received, expected=expected):
         wrong(report, values)
 
 

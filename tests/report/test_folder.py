@@ -73,19 +73,19 @@ def test_a_student_stays_and_a_report_goes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "arrays", "message"),
+    ("content", "arrays", "argument", "received", "expected"),
     [
-        ({"verb": "compres"}, {}, r"verb: expected .*did you mean 'compress'.*, got 'compres'"),
-        ({}, {}, "verb: expected .*, got None"),
-        ({"verb": "logz", "history": [1]}, {}, "history: expected names and values.*, got a list"),
-        ({"verb": "logz", "title": None}, {}, "title: expected words.*, got a NoneType"),
-        ({"verb": "logz", "verdicts": {}}, {}, "verdicts: expected a list.*, got a dict"),
-        (CONTENT, {"x": [object()]}, r"arrays\['x'\]: expected .*, got an array of object"),
-        ({**CONTENT, "format": "other"}, {}, "format 'other'"),
+        ({"verb": "compres"}, {}, "verb", "'compres'", "did you mean 'compress'"),
+        ({}, {}, "verb", "^None$", ""),
+        ({"verb": "logz", "history": [1]}, {}, "history", "^a list$", ""),
+        ({"verb": "logz", "title": None}, {}, "title", "a NoneType", ""),
+        ({"verb": "logz", "verdicts": {}}, {}, "verdicts", "^a dict$", ""),
+        (CONTENT, {"x": [object()]}, "arrays['x']", "an array of object", ""),
+        ({**CONTENT, "format": "other"}, {}, "folder", "format 'other'", ""),
     ],
 )
-def test_what_is_no_result_is_not_written(tmp_path, content, arrays, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_is_no_result_is_not_written(tmp_path, content, arrays, argument, received, expected):
+    with refused(argument, received, expected=expected):
         storage.write(tmp_path / "r", content, arrays)
     assert not (tmp_path / "r").exists()
 
@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_the_result_as_it_was(tmp_path):
 def test_a_file_is_no_folder(tmp_path):
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(ArgumentError, match=r"expected a folder.*a file"):
+    with refused("folder", "a file"):
         storage.write(path, CONTENT)
     with refused("folder", "which is no folder"):
         storage.read(path)

@@ -69,7 +69,7 @@ def test_pseudo_draws_are_drawn_where_they_are():
     np.testing.assert_allclose(points, saved.arrays["pseudo_draws"][:, [1, 0]])
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), saved.arrays["draws"][:, 1])
     for wrong in ((0, 2), (-1, 0)):
-        with pytest.raises(ArgumentError, match=r"pair: .*two numbers from 0 to 1"):
+        with refused("pair", expected="two numbers from 0 to 1"):
             pictures.weights(saved, pair=wrong)
 
 

@@ -3,9 +3,9 @@ r"""What is drawn is what was given: the artists' data, never their pixels."""
 import numpy as np
 import pytest
 
-from limbeck.errors import ArgumentError
 from limbeck.report.canvas import canvas
 from limbeck.report.plots import falls, intervals, progress, sorted_log_probabilities
+from tests.refusals import refused
 
 pytest.importorskip("matplotlib")
 
@@ -82,20 +82,21 @@ def test_bounds_are_left_out_unless_asked_for(axes):
 
 
 @pytest.mark.parametrize(
-    ("draw", "message"),
+    ("draw", "argument", "received"),
     [
-        (lambda axes: progress(axes, {}), "nothing to draw"),
-        (lambda axes: intervals(axes, {}), "nothing to draw"),
-        (lambda axes: progress(axes, {"a": ([1, 2], [3])}), "a: expected .*, got 2 and 1 numbers"),
-        (lambda axes: progress(axes, {"a": ([], [])}), r"a: expected .*, got shape \(0,\)"),
+        (lambda axes: progress(axes, {}), "curves", "nothing to draw"),
+        (lambda axes: intervals(axes, {}), "curves", "nothing to draw"),
+        (lambda axes: progress(axes, {"a": ([1, 2], [3])}), "a", "2 and 1 numbers"),
+        (lambda axes: progress(axes, {"a": ([], [])}), "a", r"shape \(0,\)"),
         (
             lambda axes: sorted_log_probabilities(axes, [1, 2], [1]),
-            "student: expected .*, got 1 numbers",
+            "student",
+            "1 numbers",
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(axes, draw, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_cannot_be_drawn_is_refused(axes, draw, argument, received):
+    with refused(argument, received):
         draw(axes)
 
 

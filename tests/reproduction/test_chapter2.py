@@ -11,6 +11,7 @@ from limbeck.models.ensemble import Ensemble
 from reproduction import chapter2, chapter2_parts, data, keeping
 from reproduction.chapter2 import CELLS, LABELS, Settings
 from reproduction.chapter2_parts import Parts, by_columns
+from tests.refusals import refused
 from tests.reproduction.digits import SETTINGS, SHAPE, small
 
 CPU = torch.device("cpu")
@@ -150,9 +151,7 @@ def test_a_direct_net_that_was_lost_is_trained_again(digits, tmp_path):
 
 
 def test_other_settings_in_the_same_folder_are_refused(digits, whole):
-    with pytest.raises(
-        LimbeckError, match=r"out: expected .*, got .* other settings: passes was 4 and is 5"
-    ):
+    with refused("out", "other settings: passes was 4 and is 5"):
         run(digits, whole, Settings(**vars(SETTINGS) | {"passes": 5}))
 
 
@@ -165,7 +164,7 @@ def test_a_teacher_made_otherwise_is_refused(digits, whole, tmp_path):
 
 def test_a_file_that_is_no_result_is_refused(digits, tmp_path):
     (tmp_path / chapter2.FILE).write_text('{"runs": []}')
-    with pytest.raises(LimbeckError, match="cannot be read"):
+    with refused("out", "cannot be read"):
         run(digits, tmp_path)
 
 
@@ -191,9 +190,9 @@ def test_what_two_runs_have_in_common_is_taken_from_the_first(found):
 
 def test_results_of_other_settings_are_not_merged(found):
     other = found | {"settings": found["settings"] | {"members": 30}}
-    with pytest.raises(LimbeckError, match="members was 3 and is 30"):
+    with refused("results", "members was 3 and is 30"):
         chapter2.merge([found, other])
-    with pytest.raises(LimbeckError, match=r"results: expected .*, got none"):
+    with refused("results", "^none$"):
         chapter2.merge([])
 
 
@@ -237,11 +236,11 @@ def test_the_nades_inputs_are_probabilities_of_its_samples(digits, tmp_path):
 
 
 def test_settings_are_checked():
-    with pytest.raises(LimbeckError, match="did you mean 'mnist-all-ce'"):
+    with refused("cells", "'mnist-al-ce'", expected="did you mean 'mnist-all-ce'"):
         Settings(cells=("mnist-al-ce",))
-    with pytest.raises(LimbeckError, match=r"steps_factor: expected .*, got 0"):
+    with refused("steps_factor", "^0$"):
         Settings(steps_factor=0)
-    with pytest.raises(LimbeckError, match=r"seeds: expected .*, got none"):
+    with refused("seeds", "^none$"):
         Settings(seeds=())
-    with pytest.raises(LimbeckError, match=r"cells: expected .*, got 'cifar-\*'"):
+    with refused("cells", r"'cifar-\*'"):
         chapter2.chosen(["mnist-*", "cifar-*"])

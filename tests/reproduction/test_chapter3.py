@@ -6,7 +6,6 @@ import json
 import pytest
 from rich.console import Console
 
-from limbeck.errors import ArgumentError
 from reproduction import (
     chapter3,
     chapter3_logistic,
@@ -118,15 +117,15 @@ def test_one_part_is_run_alone_and_equal_seeds_give_equal_numbers(small, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument", "received", "expected"),
     [
-        ({"parts": ["mixture"]}, r"parts: expected .*did you mean 'mixtures'.*, got 'mixture'"),
-        ({"parts": []}, "parts: expected one or more.*, got none"),
-        ({"cells": ["a"]}, r"cells: expected .*.*no such option for chapter-3.*, got "),
+        ({"parts": ["mixture"]}, "parts", "'mixture'", "did you mean 'mixtures'"),
+        ({"parts": []}, "parts", "^none$", ""),
+        ({"cells": ["a"]}, "cells", r"^\['a'\]$", "no such option for chapter-3"),
     ],
 )
-def test_other_options_are_refused(options, message, tmp_path):
-    with pytest.raises(ArgumentError, match=message):
+def test_other_options_are_refused(options, argument, received, expected, tmp_path):
+    with refused(argument, received, expected=expected):
         reproduce("chapter-3", Asked(None, tmp_path, "cpu", False), **options)
     with refused("sizes", "0"):
         chapter3.Settings(sizes=(0,))

@@ -5,11 +5,11 @@ import torch
 
 import limbeck as lb
 from limbeck.arrays import Batch
-from limbeck.errors import LimbeckError
 from limbeck.evaluation import View
 from limbeck.models.mlp import BatchedMLP
 from limbeck.teachers.base import as_teacher
 from reproduction.crowd import Average, crowd_error
+from tests.refusals import refused
 
 N, SIZES = 6, (5, 7, 4)
 
@@ -83,12 +83,10 @@ def test_a_crowd_with_derivatives_can_be_trained():
 
 def test_what_is_no_crowd_is_refused():
     teacher = lb.Ensemble([lb.MLP(*SIZES)])
-    with pytest.raises(
-        LimbeckError, match=r"student: expected .*\(n, members, 4\).*, got outputs of shape "
-    ):
+    with refused("student", "outputs of shape", expected=r"\(n, members, 4\)"):
         lb.distill(teacher, lb.MLP(*SIZES), torch.randn(9, 5), crowd_error(), device="cpu")
     crowd = BatchedMLP(2, *SIZES)
-    with pytest.raises(LimbeckError, match=r"inputs: expected .*, got no labels"):
+    with refused("inputs", "no labels"):
         lb.distill(teacher, crowd, torch.randn(9, 5), crowd_error(labels=1.0), device="cpu")
 
 

@@ -14,6 +14,7 @@ import limbeck as lb
 from limbeck.inputs import Dataset
 from limbeck.training import engines
 from limbeck.training.engines import CPU
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 X = torch.randn(90, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -296,9 +297,7 @@ def test_a_short_run_is_eager_by_default():
 
 @pytest.mark.parametrize(("name", "meant"), [("compild", "compiled"), ("Eager", "eager")])
 def test_an_unknown_engine_suggests_the_nearest(name, meant):
-    with pytest.raises(
-        lb.ArgumentError, match=rf"engine: expected .*did you mean '{meant}'.*, got '{name}'"
-    ):
+    with refused("engine", f"'{name}'", expected=f"did you mean '{meant}'"):
         take(inputs=X, engine=name)
 
 

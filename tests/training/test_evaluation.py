@@ -8,9 +8,10 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import NotDifferentiableError
 from limbeck.evaluation import View, depends_on_inputs, evaluate
 from limbeck.models import MLP, Ensemble
+from tests.refusals import refused
 
 BOTH = ("values", "derivatives")
 
@@ -270,24 +271,30 @@ def test_a_model_that_fails_says_so_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument", "received", "expected"),
     [
-        ({"quantities": ("value",)}, r"quantities: .*did you mean 'values'.*, got 'value'"),
+        ({"quantities": ("value",)}, "quantities", "'value'", "did you mean 'values'"),
         (
             {"quantities": ("values", "derivative")},
-            r"quantities: expected .*did you mean 'derivatives'.*, got 'derivative'",
+            "quantities",
+            "'derivative'",
+            "did you mean 'derivatives'",
         ),
         (
             {"quantities": "derivativs"},
-            r"quantities: expected .*did you mean 'derivatives'.*, got 'derivativs'",
+            "quantities",
+            "'derivativs'",
+            "did you mean 'derivatives'",
         ),
-        ({"domain": "logs"}, "domain: expected .*did you mean 'log'.*, got 'logs'"),
-        ({"output": "logit"}, "output: expected .*did you mean 'logits'.*, got 'logit'"),
-        ({"domain": "log"}, "output: expected a model of logits.*, got 'values'"),
+        ({"domain": "logs"}, "domain", "'logs'", "did you mean 'log'"),
+        ({"output": "logit"}, "output", "'logit'", "did you mean 'logits'"),
+        ({"domain": "log"}, "output", "'values'", ""),
     ],
 )
-def test_unknown_wishes_are_refused_with_a_suggestion(options, message) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_unknown_wishes_are_refused_with_a_suggestion(
+    options, argument, received, expected
+) -> None:
+    with refused(argument, received, expected=expected):
         evaluate(lambda x: x, X, **options)
 
 

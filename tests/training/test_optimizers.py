@@ -165,7 +165,7 @@ def test_an_instance_has_its_own_rate():
 
 def test_an_optimizer_that_needs_a_closure_is_refused():
     student = net(1)
-    with pytest.raises(lb.ArgumentError, match=r"whose step\(\) needs no closure.*LBFGS"):
+    with refused("optimizer", "^LBFGS", expected=r"whose step\(\) needs no closure"):
         distilled(student, optimizer=torch.optim.LBFGS(student.parameters()))
     with refused("optimizer", "'lbfgs'"):
         distilled(student, optimizer="lbfgs")
@@ -181,9 +181,7 @@ def test_names_are_taken_in_any_case(name):
     ("name", "meant"), [("Adem", "adam"), ("Adadelt", "adadelta"), ("rmsprob", "rmsprop")]
 )
 def test_an_unknown_name_suggests_the_nearest(name, meant):
-    with pytest.raises(
-        lb.ArgumentError, match=rf"optimizer: expected .*did you mean '{meant}'.*, got '{name}'"
-    ):
+    with refused("optimizer", f"'{name}'", expected=f"did you mean '{meant}'"):
         distilled(net(1), optimizer=name)
 
 
@@ -203,8 +201,7 @@ def test_something_else_than_a_name_or_an_instance_is_refused():
 )
 def test_options_that_torch_refuses_are_refused_in_its_words(name, options, said):
     update = lb.GradientUpdate(name, "constant", **options)
-    expected = rf"optimizer: expected what torch\.optim\.\w+ takes \(.*{said}.*, got options "
-    with pytest.raises(lb.ArgumentError, match=expected):
+    with refused("optimizer", "^options", expected=rf"torch\.optim\.\w+ takes \(.*{said}"):
         distilled(net(1), update=update)
 
 

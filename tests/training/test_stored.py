@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck.arrays import Batch, leaves
-from limbeck.errors import ArgumentError, NotDifferentiableError
+from limbeck.errors import NotDifferentiableError
 from limbeck.inputs import Dataset, Function
 from limbeck.models import MLP, Ensemble
 from limbeck.teachers.base import Teacher, as_teacher
@@ -226,9 +226,7 @@ def test_stored_outputs_serve_as_a_teacher_by_row_numbers() -> None:
 
 def test_inputs_without_row_numbers_are_refused() -> None:
     stored = Stored(net(1)(X).softmax(1).detach())
-    with pytest.raises(
-        ArgumentError, match=r"inputs: expected a Dataset over.*, got no row numbers"
-    ):
+    with refused("teacher", "inputs: expected a Dataset over.*, got no row numbers"):
         Objective(stored, net(2), Function(lambda n: X.new_zeros(n, D)), losses.cross_entropy())
 
 
