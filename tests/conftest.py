@@ -2,8 +2,12 @@ r"""What every test has: tests of compiled steps skip themselves where torch can
 
 import functools
 
+import hypothesis
 import pytest
 from torch._dynamo.exc import BackendCompilerFailed
+
+hypothesis.settings.register_profile("limbeck", deadline=None)  # machines are busy at times
+hypothesis.settings.load_profile("limbeck")
 
 
 @functools.cache

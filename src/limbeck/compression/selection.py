@@ -26,6 +26,7 @@ from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import TreeArrays, Trees
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
+from limbeck.teachers.keys import count as row_count
 from limbeck.training.config import Training
 from limbeck.training.result import Result
 
@@ -55,8 +56,8 @@ class Attempt:
     problem: Problem
     recipe: Recipe
     result: Result
-    divergence: float  # KL, or 1 − R²
-    fidelity: float  # agreement, or R²
+    divergence: float  # KL, or 1 − R², at held-out rows
+    fidelity: float  # agreement, or R², there or at mixtures of these rows, which is higher
 
     def trial(self) -> dict[str, Any]:
         r"""Its entry among those tried."""
@@ -69,8 +70,8 @@ class Attempt:
 def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> Attempt:
     r"""A student of a recipe, trained unless its result is given, and compared."""
     result = train(problem, recipe) if result is None else result
-    scores = _scores(problem.teacher.task, *_compared(problem, result))
-    return Attempt(problem, recipe, result, *scores)
+    scores = [_scores(problem.teacher.task, *part) for part in _compared(problem, result)]
+    return Attempt(problem, recipe, result, scores[0][0], max(fidelity for _, fidelity in scores))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
@@ -82,15 +83,19 @@ def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
     return float(kl), float(agreement)
 
 
-def _compared(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
-    r"""The teacher's and the student's predictions at held-out rows, or at rows of the training."""
+def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.ndarray]]:
+    r"""The teacher's and the student's predictions at held-out rows, and at mixtures of them.
+
+    A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where no
+    rows are held out, predictions are compared at rows of the training.
+    """
     if problem.held_out is None:
-        x, targets = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS]
+        x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
     else:
-        half = rows(problem.held_out) // 2  # the others are mixtures of these
-        x, targets = part_of(problem.held_out, 0, half), problem.held_out_targets[:half]
+        x, t, n = problem.held_out, problem.held_out_targets, row_count(problem.held_out_given)
     form = result.settings.get("student_output")
-    return targets, predictions(result.student, x, problem.teacher.task, form)
+    p = predictions(result.student, x, problem.teacher.task, form)
+    return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
 
 
 def _forests(problem: Problem) -> bool:
@@ -114,7 +119,7 @@ def nearer_student(
     of numbers.
     """
     first = best = attempt(problem, recipe, result)
-    if problem.held_out is None or rows(problem.held_out) < 2 * MIN_COMPARED:
+    if problem.held_out is None or row_count(problem.held_out_given) < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
     if forests:
@@ -249,15 +254,16 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
     alone = problem.labels is None and "targets" in vars(problem)
     if problem.held_out is None and not alone:
         return []  # no rows have the teacher's own targets, and none are labelled only for this
-    t, p = _compared(problem, result)
-    task, n = problem.teacher.task, len(t)
+    parts, task = _compared(problem, result), problem.teacher.task
+    (t, p), n = parts[0], len(parts[0][0])
     where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
+    most = "" if len(parts) == 1 else " at most"  # the higher of two is told
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
     notes = []
-    _, fidelity = _scores(task, t, p)
+    fidelity = max(_scores(task, *part)[1] for part in parts)
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
-        about = f"an R² of {fidelity:.3f} to" if task == "regression" else ""
-        about = about or f"an agreement of {fidelity:.1%} with"
+        about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
+        about = about or f"an agreement of{most} {fidelity:.1%} with"
         notes.append(
             f"Doubtful: at {where} the student has {about} its teacher, below {ENOUGH}; {advice}."
         )
