@@ -35,6 +35,8 @@ PROBE, FOREST, LARGER_FOREST = Forest(50, 31), Forest(100, 31), Forest(300, 63)
 ENOUGH = 0.9  # agreement or R², and the share of a rare class's average precision: less is poor
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN = 0.9  # of the divergence: another student must have less
+PROBE_GAIN = 1.2  # of the divergence of a forest of few inputs: one of all comes nearer
+TINY = np.finfo(float).tiny
 MAX_WIDTH = 1000  # features up to which forests are tried
 RARE, MIN_EXPECTED = 0.2, 10  # a rare class: its share at most, and its expected rows at least
 MAX_ROWS = 2000  # of the training, that a student is compared on where none were held out
@@ -56,8 +58,8 @@ class Attempt:
     problem: Problem
     recipe: Recipe
     result: Result
-    divergence: float  # KL, or 1 − R², at held-out rows
-    fidelity: float  # agreement, or R², there or at mixtures of these rows, which is higher
+    divergence: float  # KL, or 1 − R²: the geometric mean of that at rows and at mixtures of them
+    fidelity: float  # agreement, or R²: the higher of the two
 
     def trial(self) -> dict[str, Any]:
         r"""Its entry among those tried."""
@@ -71,13 +73,15 @@ def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> A
     r"""A student of a recipe, trained unless its result is given, and compared."""
     result = train(problem, recipe) if result is None else result
     scores = [_scores(problem.teacher.task, *part) for part in _compared(problem, result)]
-    return Attempt(problem, recipe, result, scores[0][0], max(fidelity for _, fidelity in scores))
+    divergences, fidelities = zip(*scores, strict=True)
+    divergence = float(np.exp(np.mean(np.log(np.maximum(divergences, TINY)))))
+    return Attempt(problem, recipe, result, divergence, max(fidelities))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
     r"""The divergence and the fidelity of predictions p to a teacher's t."""
     if task == "regression":
-        error = ((t - p) ** 2).mean(0) / np.maximum(t.var(0), np.finfo(float).tiny)
+        error = ((t - p) ** 2).mean(0) / np.maximum(t.var(0), TINY)
         return float(error.mean()), 1 - float(error.mean())
     kl, agreement = (MEASURES[name].rows[task](t, p).mean() for name in ("kl", "agreement"))
     return float(kl), float(agreement)
@@ -113,18 +117,19 @@ def nearer_student(
 ) -> tuple[Attempt, Trials, str | None]:
     r"""The default student or, where it is nearer to the teacher, a forest or a larger student.
 
-    A small forest is fitted to the rows alone, in a fraction of a second; only if it is nearer than
-    the net, one is fitted to all inputs. Only if the nearest is poor, larger ones are tried. Trees
-    split numbers as they are: forests are fitted to the `plain` problem, without categories made
-    of numbers.
+    A small forest is fitted to few inputs, in a second; only if it is nearly as near as the net,
+    one is fitted to all inputs. Only if the nearest is poor, larger ones are tried. Trees split
+    numbers as they are: forests are fitted to the `plain` problem, without categories made of
+    numbers.
     """
     first = best = attempt(problem, recipe, result)
     if problem.held_out is None or row_count(problem.held_out_given) < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
     if forests:
-        probe = attempt(plain, replace(recipe, student=PROBE, inputs="data"))
-        if probe.divergence < best.divergence:
+        pool = min(recipe.pool, 2 * rows(plain.x))
+        probe = attempt(plain, replace(recipe, student=PROBE, pool=pool))
+        if probe.divergence < PROBE_GAIN * best.divergence:
             others.append(attempt(plain, replace(recipe, student=FOREST)))
             best = _nearest(best, others[-1])
     if forests and best.fidelity < ENOUGH:
