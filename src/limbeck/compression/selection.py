@@ -58,7 +58,8 @@ class Attempt:
     problem: Problem
     recipe: Recipe
     result: Result
-    divergence: float  # KL, or 1 − R²: the geometric mean of that at rows and at mixtures of them
+    at_rows: float  # the divergence, KL or 1 − R², at held-out rows
+    divergence: float  # the geometric mean of that and of the same at mixtures of these rows
     fidelity: float  # agreement, or R²: the higher of the two
 
     def trial(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> A
     scores = [_scores(problem.teacher.task, *part) for part in _compared(problem, result)]
     divergences, fidelities = zip(*scores, strict=True)
     divergence = float(np.exp(np.mean(np.log(np.maximum(divergences, TINY)))))
-    return Attempt(problem, recipe, result, divergence, max(fidelities))
+    return Attempt(problem, recipe, result, divergences[0], divergence, max(fidelities))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
@@ -153,7 +154,9 @@ def nearer_student(
 
 
 def _nearest(one: Attempt, other: Attempt) -> Attempt:
-    return other if other.divergence < MIN_GAIN * one.divergence else one
+    r"""The other if it is clearly nearer, and not at mixtures alone, which may be unlike rows."""
+    nearer = other.divergence < MIN_GAIN * one.divergence and other.at_rows <= one.at_rows
+    return other if nearer else one
 
 
 def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Attempt, Trials]:
