@@ -73,7 +73,10 @@ def fold(
     r"""Teacher, student and others in one fold."""
     regression = table_data.TABLES[name].task == "regression"
     labels = y[:, None] if regression else np.eye(y.max() + 1)[y]
-    rows, new = X.iloc[learn].reset_index(drop=True), X.iloc[test].reset_index(drop=True)
+    rows = X.iloc[learn].reset_index(drop=True)
+    full = rows.columns[rows.notna().all()]  # a student refuses gaps where it has seen none
+    test = test[X.iloc[test][full].notna().all(axis=1).to_numpy()]
+    new = X.iloc[test].reset_index(drop=True)
     codes = table_data.TABLES[name].codes
     teacher = fit_teacher(kind, rows, y[learn], regression, codes, seed)
     clocks = sum(os.times()[:4]), time.perf_counter()  # with those of child processes
