@@ -97,9 +97,8 @@ def remark(text: object) -> str:
     >>> remark("*/ #include")
     '%2a/ #include'
     """
-    return re.sub(
-        r"[*?\\]", lambda sign: f"%{ord(sign[0]):02x}", visible(" ".join(str(text).split()))
-    )
+    line = visible(" ".join(str(text).split()))
+    return re.sub(r"[*?\\]", lambda sign: f"%{ord(sign[0]):02x}", line)
 
 
 def c_arguments(model: Portable) -> dict[str, str]:
@@ -271,16 +270,14 @@ class _Header:
             gaps = self.array("gaps", [int(category.missing) for category in encoder.categories])
             if task is not None:
                 self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
-            place, code = indicators(encoder, [category.key for category in encoder.categories])
+            keys = [category.key for category in encoder.categories]
+            place, code = indicators(encoder, keys)
             if trees and len(code):
                 at, slot = self.array("indicated", place), self.array("slots", code)
                 self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
-            keys, first = (
-                [category.key for category in encoder.categories],
-                wide + masks + len(code),
-            )
-            for k, (key, places) in enumerate(self.parts.places() if trees else ()):
-                value, n = self.array(f"place{k}", places), places.shape[1]
+            first = wide + masks + len(code)
+            for k, (key, embedding) in enumerate(self.parts.embeddings if trees else ()):
+                value, n = self.array(f"place{k}", embedding), embedding.shape[1]
                 self.each(n, f"f[{first} + j] = {value}[c[{keys.index(key)}] * {n} + j];")
                 first += n
 

@@ -175,7 +175,7 @@ class StudentGraph(Nodes):
             place, slots = indicators(encoder, self.coded)
             code = self("Gather", codes, self.constant(place), axis=1)
             parts.append(self("Cast", self("Equal", code, self.constant(slots)), to=1))
-        for key, table in [] if encoder is None else self.parts.places():
+        for key, table in [] if encoder is None else self.parts.embeddings:
             code = self("Gather", codes, self.constant(self.coded.index(key)), axis=1)
             code = self("Min", self("Max", code, self.constant(-1)), self.constant(len(table)))
             rows = table[[len(table) - 2, *range(len(table)), len(table) - 2]]  # others are unknown

@@ -59,9 +59,8 @@ class GaussianMixture(Specified):
         dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.components = components = components
-        self.dim = dim = dim
-        self.covariance, self.support, dtype = covariance, Real(dim), floating(dtype)
+        self.components, self.dim, self.covariance = components, dim, covariance
+        self.support, dtype = Real(dim), floating(dtype)
         self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
         source = torch.device("cpu") if generator is None else generator.device

@@ -78,10 +78,9 @@ class Trees(nn.Module):
         super().__init__()
         if not trees:
             raise ArgumentError("trees", "no trees", "one or more")
-        self.inputs = inputs
-        self.kind, self.missing = kind, bool(missing)
+        self.inputs, self.kind, self.missing = inputs, kind, missing
         for number, tree in enumerate(trees):
-            _check_arrays(tree, self.inputs, f"trees[{number}]")
+            _check_arrays(tree, inputs, f"trees[{number}]")
         packed, sizes = [_pack(tree, inputs) for tree in trees], [len(tree.left) for tree in trees]
         nodes = {name: np.concatenate([tree[name] for tree in packed]) for name in packed[0]}
         roots = np.cumsum([0, *sizes[:-1]])

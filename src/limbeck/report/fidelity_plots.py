@@ -131,7 +131,7 @@ def disagreement(saved: Comparison, ax: MaybeAxes = None, *, target: CountFromZe
     elif report["task"] == "multilabel":
         size = (4.8, 1.2 + 0.34 * len(names))
         draw = partial(_label_bars, pairs=pairs, labels=names)
-    elif not 0 <= target < len(names):
+    elif target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     else:
         title = str(names[target]) if len(names) > 1 else ""

@@ -190,7 +190,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
         model: "teacher" or "student"; for images. Default: "student".
     """
     result = as_saved(saved)
-    rows = _model_array(result, "samples", model, "samples", "normalize")
+    rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
         return _sheet(result, ax, rows, model, "samples", signed=False)
     names, (teacher, student) = _both(result, "samples", "samples")
@@ -205,7 +205,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
 def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> Axes:
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
-    rows = _model_array(result, "features", model, "features", "normalize")
+    rows = _array(result, f"features_{model}", "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
     return _sheet(result, ax, rows, model, "features", signed=True)
@@ -316,15 +316,10 @@ def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
     return saved.arrays[name]
 
 
-def _model_array(saved: Saved, name: str, model: str, what: str, verb: str) -> np.ndarray:
-    arg.choice("model", model, MODELS)
-    return _array(saved, f"{name}_{model}", what, verb)
-
-
 def _outputs(saved: Saved, name: str, model: str, output: int) -> np.ndarray:
     r"""A curve or surface of one output of a condensed posterior."""
-    outputs = _model_array(saved, name, model, f"{name}s", "condense")
-    if not 0 <= output < len(outputs):
+    outputs = _array(saved, f"{name}_{model}", f"{name}s", "condense")
+    if output >= len(outputs):
         raise ArgumentError("output", output, f"a number from 0 to {len(outputs) - 1}")
     return outputs[output]
 
