@@ -264,12 +264,16 @@ def _means(module: Means, script: Script, prefix: str) -> None:
 @write.register
 def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     mix = script.array(f"{prefix}mix", module.weights.double())
+    layers: list[tuple[Tensor, Tensor | None, str]]
     if isinstance(module.predict, Regression):
         layers = [(*_regression(module, module.predict, script.features), "linear")]
         end = KINDS[module.predict.family]
         end = end if module.predict.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
     elif isinstance(module.predict, MLPRegression):
-        draws, net = _network_draws(module, module.predict), module.predict._net
+        draws: Any = module.structure.unflatten(module._flat.detach())
+        net, structure = module.predict._net, module.predict.structure
+        if not isinstance(draws, dict):
+            draws = structure.unflatten(draws[:, : structure.dim])
         names = [f"layers.{number}" for number in range(len(net.sizes) - 1)]
         tensors = [(draws[f"{name}.weight"].mT, draws.get(f"{name}.bias")) for name in names]
         kinds = (*net.hidden, net.output)
@@ -302,10 +306,3 @@ def _regression(bag: SampleBag, model: Regression, features: int) -> tuple[Tenso
         weights.append(slope.reshape(features, -1))
         biases.append(torch.as_tensor(offset).to(row).expand(weights[-1].shape[1]))
     return torch.stack(weights), torch.stack(biases)
-
-
-def _network_draws(bag: SampleBag, model: MLPRegression) -> dict[str, Tensor]:
-    draws: Any = bag.structure.unflatten(bag._flat.detach())
-    if isinstance(draws, dict):
-        return draws
-    return model.structure.unflatten(draws[:, : model.structure.dim])
