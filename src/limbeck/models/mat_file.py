@@ -92,9 +92,8 @@ def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryvi
         start, end = 8, 8 + size
         end += 0 if kind == COMPRESSED else -end % 8  # elements start at multiples of 8 bytes
     if start + size > len(content):
-        raise ValueError(
-            f"an element of {size:,} bytes, of which {len(content) - start:,} are left"
-        )
+        left = len(content) - start
+        raise ValueError(f"an element of {size:,} bytes, of which {left:,} are left")
     return kind, content[start : start + size], content[end:]
 
 

@@ -45,12 +45,9 @@ class GaussianMixture(Specified):
     """
 
     output_form = "log_density"
-    fields: ClassVar[Mapping[str, Any]] = {
-        "components": int,
-        "dim": int,
-        "covariance": str,
-        "dtype": DtypeName,
-    }
+    fields: ClassVar[Mapping[str, Any]] = dict(
+        components=int, dim=int, covariance=str, dtype=DtypeName
+    )
 
     @arg.checked_arguments
     def __init__(

@@ -142,9 +142,8 @@ class Result:
         loss, change = self.history.get("loss"), "nothing was measured"
         if loss:
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
-        return (
-            table_text(self.table()) + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
-        )
+        sentence = f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
+        return table_text(self.table()) + sentence
 
     __repr__ = __str__
 
