@@ -158,7 +158,7 @@ class Preprocessed(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
         r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models.specs import from_spec
+        from limbeck.models import from_spec
 
         shapes = dict.fromkeys(("inputs", "outputs", "origin"), Sizes | None)
         kinds = {"network": Any, "encoder": Any, "output_form": str | None, **shapes}
