@@ -196,9 +196,9 @@ class Ensemble(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
         r"""An ensemble of the same shape, freshly initialised, with at most so many numbers."""
-        kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
         from limbeck.models import from_spec
 
+        kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
         fields = spec_fields(Ensemble, spec, kinds)
         models, members = fields["models"], []
         batched = isinstance(models, dict)

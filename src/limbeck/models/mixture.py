@@ -213,7 +213,7 @@ class GaussianMixture(Specified):
         """
         samples = Samples.of(self, x, weight)
         moments = mixture_em.started(samples, self.components, self.covariance, generator)
-        return self.set_moments_(samples.placed(moments))
+        return self.set_moments_(samples.uncentred(moments))
 
     @arg.checked_arguments
     def fit(
