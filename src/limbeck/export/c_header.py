@@ -18,14 +18,7 @@ from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
-from limbeck.export.parts import (
-    Array,
-    categories_of,
-    encoded_columns,
-    encoded_inputs,
-    is_wide,
-    parts_of,
-)
+from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
 from limbeck.export.portable import Portable
 from limbeck.models.tree import SURE, Trees
 from limbeck.tables.table import Table
@@ -217,7 +210,7 @@ class _Header:
         features = parts.features
         self._features(n if features is None else len(features.which))
 
-    def _numbers(self, n: int, given: str, origin: Array) -> None:
+    def _numbers(self, n: int, given: str, origin: np.ndarray) -> None:
         r"""The lines from given numbers to v, in the precision of the student."""
         less = f" - {self.array('origin', origin, 'double')}[j]" if origin.any() else ""
         self.lines.append(f"{self.real} v[{n}];")

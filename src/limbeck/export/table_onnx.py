@@ -19,7 +19,7 @@ from limbeck.compression.training import Answering
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export import files
 from limbeck.export.onnx_graph import Nodes, StudentGraph, last_operator, onnx_model, tensor
-from limbeck.export.parts import Parts, categories_of, encoded_inputs, parts_of
+from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
 from limbeck.export.portable import Portable, random_rows
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
@@ -61,18 +61,16 @@ def _unused(column: Category, value: Any, step: Any) -> Any:
     return value
 
 
-def feeds(table: Table, df: object, columns: str = "named") -> dict[str, np.ndarray[Any, Any]]:
+def feeds(table: Table, df: object, columns: str = "named") -> dict[str, Array]:
     r"""The inputs of a table's ONNX file of a frame: arrays (n, 1) by name, or encoded ones."""
     choice("columns", columns, COLUMNS)
     return _feeds(table, table.encode(df), columns)
 
 
-def _feeds(
-    table: Table, batch: Mapping[str, Tensor], columns: str
-) -> dict[str, np.ndarray[Any, Any]]:
+def _feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
     if columns == "encoded":
         return encoded_inputs(table, batch)
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Array] = {}
     for column in table.varying:
         takes, values = port(column), batch[column.key].numpy(force=True)
         if isinstance(column, Number):
@@ -153,8 +151,8 @@ def _value(name: str, dtype: Any, width: int | None, about: str = "") -> Any:
 
 
 def table_onnx_file(
-    student: nn.Module, table: Table, classes: Sequence[Any] | np.ndarray[Any, Any] | None,
-    task: str, output: str, columns: str = "named",
+    student: nn.Module, table: Table, classes: Sequence[Any] | Array | None, task: str,
+    output: str, columns: str = "named",
 ) -> bytes:  # fmt: skip
     r"""The ONNX file of a student of a table's tensors, after a comparison with torch.
 
@@ -192,7 +190,7 @@ def table_onnx_file(
     return file
 
 
-def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
+def _labels(classes: object, outputs: int) -> Array | None:
     if classes is None:
         return None
     labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are
@@ -252,7 +250,7 @@ def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
 
 
 def _assembled(
-    core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None, outputs: int,
+    core: Any, table: Table, task: str, labels: Array | None, outputs: int,
     columns: str = "named",
 ) -> Any:  # fmt: skip
     r"""Columns before a student (its parts or a traced model), label and probabilities behind."""
@@ -282,9 +280,8 @@ def _assembled(
 
 
 def _answers(
-    graph: Nodes, task: str, labels: np.ndarray[Any, Any] | None, answer: str, count: int,
-    columns: str,
-) -> list[Any]:  # fmt: skip
+    graph: Nodes, task: str, labels: Array | None, answer: str, count: int, columns: str
+) -> list[Any]:
     r"""Add the nodes from a student's answer (n, K) to outputs, and return these."""
     if columns == "encoded" or task == "regression":
         name = "y" if columns == "encoded" else "label"
@@ -328,9 +325,7 @@ def array_graph(model: Portable) -> Any:
     return onnx_model(graph.nodes, [_value("x", dtype, *shape)], [_value("y", np.float32, width)])
 
 
-def run_onnx(
-    file: str | bytes, inputs: dict[str, np.ndarray[Any, Any]], outputs: list[str] | None = None
-) -> Tensor:
+def run_onnx(file: bytes, inputs: dict[str, Array], outputs: list[str] | None = None) -> Tensor:
     r"""The first output of an ONNX file, by onnxruntime."""
     import onnxruntime
 
