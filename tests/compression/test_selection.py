@@ -76,6 +76,15 @@ def test_rows_of_no_weight_do_not_count_and_seeds_decide():
     assert not torch.equal(one(x), other(x))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_few_rows_with_sure_targets_can_be_boosted(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(int) + (x[:, 2] > 1)
+    trees = fit_boosted(x, np.eye(3)[y], seed=seed, trees=200, learning_rate=1.0)
+    assert (trees(torch.tensor(x)).argmax(1).numpy() == y).mean() > 0.95
+
+
 def test_a_constant_target_is_one_tree_of_one_leaf():
     trees = fit_boosted(X[:5], np.full(5, 7.0), task="regression")
     assert torch.equal(trees(torch.tensor(X[:2])), torch.full((2, 1), 7.0))

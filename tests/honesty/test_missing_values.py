@@ -197,16 +197,16 @@ def test_an_estimator_refuses_it_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [["a", "b"], [-1, 1], [0.5, 1.5], None])
 @needs_onnx
-def test_a_row_without_an_answer_has_a_label_of_its_own(classes, tmp_path):
+def test_a_row_without_an_answer_has_a_label_of_its_own(classes):
     import onnxruntime
 
-    from limbeck.export.table_onnx import to_onnx
+    from limbeck.export.table_onnx import table_onnx_file
 
     df = pd.DataFrame({"x": [0.5, 1.5, 2.5, 4.0]})
     table = lb.Table(df)
     student = torch.nn.Sequential(table.encoder(), torch.nn.Linear(1, 2))
     session = onnxruntime.InferenceSession(
-        to_onnx(student, table, tmp_path / "s.onnx", classes=classes)
+        table_onnx_file(student, table, classes, "classification", "auto")
     )
     label = session.run(["label"], {"x": np.array([[np.nan]], np.float32)})[0][0]
     none = {"a": "", -1: np.iinfo(np.int64).min, 0.5: np.nan, None: -1}

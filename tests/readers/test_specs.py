@@ -22,9 +22,9 @@ from limbeck.models import (
     Preprocessed,
     TableEncoder,
     Trees,
+    from_spec,
 )
 from limbeck.models.checks import count_numbers
-from limbeck.models.specs import from_spec
 from limbeck.models.tree import TreeArrays
 from limbeck.posteriors.draws import Structure
 from limbeck.storage import files

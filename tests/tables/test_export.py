@@ -11,7 +11,8 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.training import Answering
 from limbeck.export import table_onnx as table_export
-from limbeck.export.table_onnx import feeds, to_onnx
+from limbeck.export.files import check_suffix, write_files
+from limbeck.export.table_onnx import feeds, table_onnx_file
 from limbeck.tables.table import Table
 from tests.refusals import refused
 from tests.tables.frames import frame
@@ -30,6 +31,12 @@ def net(outputs, table=TABLE, seed=0):
     encoder = table.encoder()
     mlp = lb.MLP(encoder.width, 6, outputs, generator=torch.Generator().manual_seed(seed))
     return nn.Sequential(encoder, mlp)
+
+
+def to_onnx(student, table, path, classes=None, task="classification", output="auto"):
+    check_suffix(path, ".onnx")
+    write_files({path: table_onnx_file(student, table, classes, task, output)})
+    return path
 
 
 def session(path):
@@ -120,7 +127,9 @@ def traced():
 def test_labels_are_of_the_users_own_kind(traced, classes):
     core, p = traced
     table = Table(SMALL)
-    model = table_export._assembled(core, table, "classification", table_export._labels(classes, 3))
+    model = table_export._assembled(
+        core, table, "classification", table_export._labels(classes, 3), 3
+    )
     label, found = session(model.SerializeToString()).run(None, feeds(table, SMALL))
     np.testing.assert_allclose(found, p, atol=1e-6)
     names = np.arange(3) if classes is None else np.asarray(classes)
@@ -132,7 +141,7 @@ def test_several_labels_are_ones_and_zeros_and_values_stay(traced):
     core, p = traced
     table = Table(SMALL)
     several, values = (
-        session(table_export._assembled(core, table, task, None).SerializeToString())
+        session(table_export._assembled(core, table, task, None, 3).SerializeToString())
         for task in ("multilabel", "regression")
     )
     label = several.run(["label"], feeds(table, SMALL))[0]

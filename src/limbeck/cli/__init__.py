@@ -63,10 +63,7 @@ def main() -> None:
             result = app(standalone_mode=False, prog_name="limbeck")
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ) as error:  # `limbeck … | head`; rich exits
+    except (BrokenPipeError, SystemExit) as error:  # `limbeck … | head`; rich exits
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

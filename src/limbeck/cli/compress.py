@@ -6,24 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
 import limbeck as lb
 from limbeck.cli import files
+from limbeck.cli import options as opt
 from limbeck.cli.command import USER, Outcome, say, show
-from limbeck.cli.options import (
-    Cache,
-    CacheKey,
-    Common,
-    Debug,
-    Drop,
-    MaxQueries,
-    QueriesPerSecond,
-    QuerySeconds,
-    QueryWorkers,
-    Retries,
-    TeacherBatch,
-)
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
@@ -129,19 +117,15 @@ def _takes_arrays(teacher: object) -> bool:
 
 
 def compress(
-    common: Common, training: dict[str, Any],
-    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
-    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
+    common: opt.Common, training: dict[str, Any],
+    teacher: opt.Teacher, data: opt.Data,
     test: Path | None = Option(None, help="Rows for the comparison. Default: held-out rows."),
     test_fraction: float = Option(
         0.2, help="Fraction of rows held out without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels."),
     label_weight: float = Option(0.0, help="Weight of the labels in the targets.", min=0, max=1),
     sample_weight: str | None = Option(None, help="The column with weights of the rows."),
-    classes: str | None = Option(
-        None, help="Names of a teacher's classes in order, such as no,yes, where it has none."),
-    drop: Drop = None,
-    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
+    classes: opt.Classes = None, drop: opt.Drop = None, rows: opt.Rows = "auto",
     student: str | None = Option(
         None, help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name. "
         "Default: 50,30, or a nearer one if that is poor."),
@@ -156,20 +140,17 @@ def compress(
     loss: str = Option("auto", help="auto, a name, or module:name."),
     derivatives: float | None = Option(
         None, help="Match derivatives too, with this weight (torch only)."),
-    task: str = Option("auto", help="auto, classification, multilabel or regression."),
-    teacher_output: str = Option(
-        "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
-    onnx_output: str | None = Option(None, help="The output of an ONNX file with several."),
+    task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
+    onnx_output: opt.OnnxOutput = None,
     folds: int | None = Option(None, help="Folds for copies of the teacher.", min=2),
     group: list[str] | None = Option(
         None, help="A column whose groups are compared; can be repeated."),
     timing: bool = Option(True, help="Whether to time predictions."),
-    cache: Cache = None, cache_key: CacheKey = None, teacher_batch: TeacherBatch = None,
-    retries: Retries = 3, max_queries: MaxQueries = None,
-    queries_per_second: QueriesPerSecond = None, query_seconds: QuerySeconds = None,
-    query_workers: QueryWorkers = 1,
-    trust_pickle: bool = Option(
-        False, "--trust-pickle", help="Read a pickle: it may run any code."),
+    cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
+    retries: opt.Retries = 3, max_queries: opt.MaxQueries = None,
+    queries_per_second: opt.QueriesPerSecond = None, query_seconds: opt.QuerySeconds = None,
+    query_workers: opt.QueryWorkers = 1,
+    trust_pickle: opt.TrustPickle = False,
 ) -> Outcome:  # fmt: skip
     r"""Compress a model into a small one that predicts the same.
 
@@ -245,26 +226,19 @@ def compress(
 
 
 def label(
-    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx."),
-    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file."),
+    teacher: opt.Teacher, data: opt.Data,
     out: Path = Option(
         Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a row for each."),
-    drop: Drop = None,
-    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto."),
-    classes: str | None = Option(
-        None, help="Names of a teacher's classes in order, such as no,yes, where it has none."),
-    task: str = Option("auto", help="auto, classification, multilabel or regression."),
-    teacher_output: str = Option(
-        "auto", help="The teacher's outputs: auto, logits, probabilities, values."),
-    onnx_output: str | None = Option(None, help="The output of an ONNX file with several."),
-    cache: Cache = None, cache_key: CacheKey = None, teacher_batch: TeacherBatch = None,
-    retries: Retries = 3, max_queries: MaxQueries = None,
-    queries_per_second: QueriesPerSecond = None, query_seconds: QuerySeconds = None,
-    query_workers: QueryWorkers = 1,
+    drop: opt.Drop = None, rows: opt.Rows = "auto", classes: opt.Classes = None,
+    task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
+    onnx_output: opt.OnnxOutput = None,
+    cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
+    retries: opt.Retries = 3, max_queries: opt.MaxQueries = None,
+    queries_per_second: opt.QueriesPerSecond = None, query_seconds: opt.QuerySeconds = None,
+    query_workers: opt.QueryWorkers = 1,
     quiet: bool = Option(False, "--quiet", "-q", help="Print errors only."),
-    trust_pickle: bool = Option(
-        False, "--trust-pickle", help="Read a pickle: it may run any code."),
-    debug: Debug = False,
+    trust_pickle: opt.TrustPickle = False,
+    debug: opt.Debug = False,
 ) -> None:  # fmt: skip
     r"""Label rows with a teacher's predictions, as many as limits allow; the cache keeps them.
 

@@ -94,8 +94,8 @@ class Folder:
         r"""The number of steps that checkpoints hold."""
         from limbeck.storage import checkpoints, folders
 
-        found = (checkpoints.steps(p.parent) for p in self.checkpoint.rglob(folders.MANIFEST))
-        return sum(steps[0] for steps in found if steps)
+        saved = (checkpoints.steps(p.parent) for p in self.checkpoint.rglob(folders.MANIFEST))
+        return sum(steps[0] for steps in saved if steps)
 
     def finish(self, content: Mapping[str, Any]) -> Path:
         r"""Write the complete result, in one operation, and remove what only its run needed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from limbeck.cli.files import require_path, unreadable
 from limbeck.errors import ArgumentError
@@ -83,10 +83,22 @@ MaxQueries = Annotated[
 QueriesPerSecond = Annotated[float | None, QueryOption(help="Rows a second at most.")]
 QuerySeconds = Annotated[float | None, QueryOption(help="Seconds of queries at most.")]
 QueryWorkers = Annotated[int, QueryOption(help="Threads that call the teacher.", min=1)]
-Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
-Target = Annotated[
-    str, typer.Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")
+Teacher = Annotated[
+    str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
 ]
+Data = Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")]
+Rows = Annotated[str, Option(help="What the teacher accepts: frame, array, or auto.")]
+Classes = Annotated[
+    str | None, Option(help="Names of a teacher's classes in order, as no,yes, where it has none.")
+]
+Task = Annotated[str, Option(help="auto, classification, multilabel or regression.")]
+TeacherOutput = Annotated[
+    str, Option(help="The teacher's outputs: auto, logits, probabilities, values.")
+]
+OnnxOutput = Annotated[str | None, Option(help="The output of an ONNX file with several.")]
+TrustPickle = Annotated[bool, Option("--trust-pickle", help="Read a pickle: it may run any code.")]
+Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
+Target = Annotated[str, Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,7 @@ from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
-from limbeck.export.parts import (
-    Array,
-    categories_of,
-    encoded_columns,
-    encoded_inputs,
-    is_wide,
-    parts_of,
-)
+from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
 from limbeck.export.portable import Portable
 from limbeck.models.tree import SURE, Trees
 from limbeck.tables.table import Table
@@ -97,9 +90,8 @@ def remark(text: object) -> str:
     >>> remark("*/ #include")
     '%2a/ #include'
     """
-    return re.sub(
-        r"[*?\\]", lambda sign: f"%{ord(sign[0]):02x}", visible(" ".join(str(text).split()))
-    )
+    line = visible(" ".join(str(text).split()))
+    return re.sub(r"[*?\\]", lambda sign: f"%{ord(sign[0]):02x}", line)
 
 
 def c_arguments(model: Portable) -> dict[str, str]:
@@ -218,7 +210,7 @@ class _Header:
         features = parts.features
         self._features(n if features is None else len(features.which))
 
-    def _numbers(self, n: int, given: str, origin: Array) -> None:
+    def _numbers(self, n: int, given: str, origin: np.ndarray) -> None:
         r"""The lines from given numbers to v, in the precision of the student."""
         less = f" - {self.array('origin', origin, 'double')}[j]" if origin.any() else ""
         self.lines.append(f"{self.real} v[{n}];")
@@ -271,16 +263,14 @@ class _Header:
             gaps = self.array("gaps", [int(category.missing) for category in encoder.categories])
             if task is not None:
                 self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
-            place, code = indicators(encoder, [category.key for category in encoder.categories])
+            keys = [category.key for category in encoder.categories]
+            place, code = indicators(encoder, keys)
             if trees and len(code):
                 at, slot = self.array("indicated", place), self.array("slots", code)
                 self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
-            keys, first = (
-                [category.key for category in encoder.categories],
-                wide + masks + len(code),
-            )
-            for k, (key, places) in enumerate(self.parts.places() if trees else ()):
-                value, n = self.array(f"place{k}", places), places.shape[1]
+            first = wide + masks + len(code)
+            for k, (key, embedding) in enumerate(self.parts.embeddings if trees else ()):
+                value, n = self.array(f"place{k}", embedding), embedding.shape[1]
                 self.each(n, f"f[{first} + j] = {value}[c[{keys.index(key)}] * {n} + j];")
                 first += n
 

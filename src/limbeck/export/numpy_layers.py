@@ -264,50 +264,45 @@ def _means(module: Means, script: Script, prefix: str) -> None:
 @write.register
 def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     mix = script.array(f"{prefix}mix", module.weights.double())
+    layers: list[tuple[Tensor, Tensor | None, str]]
     if isinstance(module.predict, Regression):
-        _regressions(script, module, module.predict, prefix)
+        layers = [(*_regression(module, module.predict, script.features), "linear")]
+        end = KINDS[module.predict.family]
+        end = end if module.predict.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
     elif isinstance(module.predict, MLPRegression):
-        _networks(script, module, module.predict, prefix)
+        draws: Any = module.structure.unflatten(module._flat.detach())
+        net, structure = module.predict._net, module.predict.structure
+        if not isinstance(draws, dict):
+            draws = structure.unflatten(draws[:, : structure.dim])
+        names = [f"layers.{number}" for number in range(len(net.sizes) - 1)]
+        tensors = [(draws[f"{name}.weight"].mT, draws.get(f"{name}.bias")) for name in names]
+        kinds = (*net.hidden, net.output)
+        layers = [(*pair, kind) for pair, kind in zip(tensors, kinds, strict=True)]
+        one_output = "{}[:, :, 0]" if module.predict.scale is not None else "sigmoid({}[:, :, 0])"
+        end = "softmax({})" if net.sizes[-1] > 1 else one_output
     else:
         expected = "the models of limbeck.condensation.models, or .onnx and .pt2"
         received = "a SampleBag of the user's own function has no NumPy form"
         raise LimbeckError(f"export: {received}; expected {expected}")
+    script.add("z = h.reshape(len(h), -1)")
+    for number, (weight, bias, kind) in enumerate(layers):  # (components, n, outputs)
+        line = f"z @ {script.array(f'{prefix}{number}.weight', weight)}"
+        if bias is not None:
+            line += f" + {script.array(f'{prefix}{number}.bias', bias)}[:, None]"
+        script.add(f"z = {KINDS[kind].format(line)}")
+    script.add(f"h = {end.format('z')}")
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
 
 
-def _regressions(script: Script, bag: SampleBag, model: Regression, prefix: str) -> None:
-    features = script.features
+def _regression(bag: SampleBag, model: Regression, features: int) -> tuple[Tensor, Tensor]:
+    r"""Slopes (components, D, K) and offsets (components, K) of a bag's draws."""
     weights, biases = [], []
     for row in bag._flat.detach():
         draw: Any = bag.structure.unflatten(row)
-        named = isinstance(draw, dict)
-        cut = (
-            (draw[model.weights], draw.get(model.bias, 0.0))
-            if named
-            else model._cut(draw, features)
-        )
-        weights.append(cut[0].reshape(features, -1))
-        biases.append(torch.as_tensor(cut[1]).to(row).expand(weights[-1].shape[1]))
-    slopes = script.array(f"{prefix}weights", torch.stack(weights))  # (components, D, K)
-    offsets = script.array(f"{prefix}bias", torch.stack(biases))
-    script.add(FLAT, f"z = h @ {slopes} + {offsets}[:, None]  # (components, n, outputs)")
-    if model.family != "softmax":
-        script.add("z = z[:, :, 0]")
-    script.add(f"h = {KINDS[model.family].format('z')}")
-
-
-def _networks(script: Script, bag: SampleBag, model: MLPRegression, prefix: str) -> None:
-    draws: Any = bag.structure.unflatten(bag._flat.detach())
-    if not isinstance(draws, dict):
-        draws = model.structure.unflatten(draws[:, : model.structure.dim])
-    net = model._net
-    script.add("z = h.reshape(len(h), -1)")
-    for number, kind in enumerate((*net.hidden, net.output)):
-        weight = script.array(f"{prefix}{number}.weight", draws[f"layers.{number}.weight"])
-        line = f"z @ {weight}.transpose(0, 2, 1)"
-        if f"layers.{number}.bias" in draws:
-            bias = script.array(f"{prefix}{number}.bias", draws[f"layers.{number}.bias"])
-            line += f" + {bias}[:, None]"
-        script.add(f"z = {KINDS[kind].format(line)}")
-    one_output = "h = sigmoid(z[:, :, 0])" if model.scale is None else "h = z[:, :, 0]"
-    script.add("h = softmax(z)" if net.sizes[-1] > 1 else one_output)
+        if isinstance(draw, dict):
+            slope, offset = draw[model.weights], draw.get(model.bias, 0.0)
+        else:
+            slope, offset, _ = model._cut(draw, features)
+        weights.append(slope.reshape(features, -1))
+        biases.append(torch.as_tensor(offset).to(row).expand(weights[-1].shape[1]))
+    return torch.stack(weights), torch.stack(biases)

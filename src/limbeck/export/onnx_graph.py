@@ -23,7 +23,7 @@ OPSETS = {"": 18, "ai.onnx.ml": 4}
 class Nodes:
     r"""A list of ONNX nodes; each call adds one and returns its output's name."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str = "node") -> None:
         self.nodes: list[Any] = []
         self.prefix = prefix
 
@@ -42,7 +42,7 @@ class Nodes:
 
     def joined(self, parts: list[str]) -> str:
         r"""Tensors side by side."""
-        return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=1)
+        return self("Concat", *parts, axis=1) if len(parts) > 1 else "".join(parts)
 
 
 def tensor(value: ArrayLike, dtype: Any = None) -> Any:
@@ -55,33 +55,18 @@ def tensor(value: ArrayLike, dtype: Any = None) -> Any:
 class StudentGraph(Nodes):
     r"""From numbers (n, N) and codes (n, C), in the orders of their keys, to answers (n, K)."""
 
-    def __init__(self, parts: Parts, numbers: list[str], codes: list[str]) -> None:
-        super().__init__("node")
+    def __init__(self, parts: Parts, numbers: list[str], codes: list[str], before: Nodes) -> None:
+        super().__init__(before.prefix)
+        self.nodes = before.nodes  # which lead to the inputs
         self.parts, self.encoder, self.keys, self.coded = parts, parts.encoder, numbers, codes
 
     def single(self, value: ArrayLike) -> str:
         return self.constant(value, np.float32)
 
-    def answers(self, x: str, codes: str) -> str | None:
-        r"""Add the nodes from inputs to the output, and return its name; None without a way."""
-        parts, network = self.parts, self.parts.network
-        trees = network if isinstance(network, Trees) else None
-        kinds = [] if trees else [layer.kind for layer in parts.layers]
-        self.outputs = parts.layers[-1].bias.size if trees is None else trees.value.shape[1]
-        end: str | None = "Sigmoid" if parts.form != "probabilities" else ""
-        if parts.task != "multilabel":
-            ends = {"logits": "Softmax", "probabilities": ""}
-            end = ends.get(parts.form) if parts.task == "classification" else ""
-        scaled = (parts.out_scale != 1).any() or parts.out_shift.any()
-        if (
-            parts.task is None
-            or end is None
-            or (parts.task == "classification" and self.outputs == 1)
-            or not KINDS.keys() >= set(kinds)
-            or (scaled and kinds[-1:] != ["linear"])
-        ):
-            return None
-        gone = ""
+    def answers(self, x: str, codes: str) -> str:
+        r"""Add the nodes from inputs to the output, and return its name."""
+        trees = self.parts.network if isinstance(self.parts.network, Trees) else None
+        end, gone = last_operator(self.parts), ""
         if self.encoder is not None and self.encoder.masks:
             fill = {n.key: n.fill for n in self.encoder.numbers if n.mask is not None}
             gone = self("IsNaN", x)  # where nothing was missing, NaN stays NaN
@@ -190,7 +175,7 @@ class StudentGraph(Nodes):
             place, slots = indicators(encoder, self.coded)
             code = self("Gather", codes, self.constant(place), axis=1)
             parts.append(self("Cast", self("Equal", code, self.constant(slots)), to=1))
-        for key, table in [] if encoder is None else self.parts.places():
+        for key, table in [] if encoder is None else self.parts.embeddings:
             code = self("Gather", codes, self.constant(self.coded.index(key)), axis=1)
             code = self("Min", self("Max", code, self.constant(-1)), self.constant(len(table)))
             rows = table[[len(table) - 2, *range(len(table)), len(table) - 2]]  # others are unknown
@@ -215,24 +200,34 @@ class StudentGraph(Nodes):
         )  # fmt: skip
 
 
-def student_graph(parts: Parts | None, numbers: list[str], codes: list[str]) -> Any:
-    r"""The ONNX model of a student: inputs "numbers" and "codes", output "answer"; or None."""
-    from onnx import TensorProto, helper
+def last_operator(parts: Parts) -> str | None:
+    r"""The operator from outputs to answers, "" if they are equal; None if there is no graph."""
+    network, scaled = parts.network, (parts.out_scale != 1).any() or parts.out_shift.any()
+    trees = isinstance(network, Trees)
+    kinds = [] if trees else [layer.kind for layer in parts.layers]
+    outputs = network.value.shape[1] if isinstance(network, Trees) else parts.layers[-1].bias.size
+    known = KINDS.keys() >= set(kinds) and not (scaled and kinds[-1:] != ["linear"])
+    single = next(network.parameters()).dtype == torch.float32
+    if not known or not single or (parts.task == "classification" and outputs == 1):
+        return None
+    if parts.task == "classification":
+        return {"logits": "Softmax", "probabilities": ""}.get(parts.form)
+    if parts.task == "multilabel":
+        return "Sigmoid" if parts.form != "probabilities" else ""
+    return "" if parts.task == "regression" else None
 
-    if parts is None or next(parts.network.parameters()).dtype != torch.float32:
-        return None
-    graph = StudentGraph(parts, numbers, codes)
-    answer = graph.answers("numbers", "codes")
-    if answer is None:
-        return None
-    graph("Identity", answer, output="answer")
-    given = {"numbers": (TensorProto.FLOAT, numbers), "codes": (TensorProto.INT64, codes)}
-    inputs = [
-        helper.make_tensor_value_info(name, kind, ["batch", len(keys)])
-        for name, (kind, keys) in given.items()
-        if keys
-    ]
-    output = helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["batch", graph.outputs])
-    whole = helper.make_graph(graph.nodes, "student", inputs, [output])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
-    return helper.make_model(whole, opset_imports=opsets, ir_version=9)
+
+def onnx_model(nodes: list[Any], inputs: list[Any], outputs: list[Any], core: Any = None) -> Any:
+    r"""The ONNX model of nodes, among them those of another model `core`."""
+    from onnx import helper
+
+    sets, initializers, functions, version = dict(OPSETS), (), (), 9
+    if core is not None:
+        sets |= {entry.domain: entry.version for entry in core.opset_import if not entry.domain}
+        initializers, functions = core.graph.initializer, core.functions
+        version = max(core.ir_version, version)
+    return helper.make_model(
+        helper.make_graph(nodes, "student", inputs, outputs, initializers), functions=functions,
+        producer_name="limbeck", ir_version=version,
+        opset_imports=[helper.make_opsetid(domain, number) for domain, number in sets.items()],
+    )  # fmt: skip

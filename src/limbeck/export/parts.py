@@ -84,41 +84,38 @@ class Parts:
         categories = self.encoder.categories
         keys = [category.key for category in categories]
         tables = [np.zeros((category.size + 2, weight.shape[1])) for category in categories]
-        embeddings = [_numbers(cast("Tensor", e.weight)) for e in self.encoder.embeddings]
         place, slots = indicators(self.encoder, keys)
-        at = self.encoder.width - sum(e.shape[1] for e in embeddings) - len(slots)
+        at = self.encoder.width - sum(e.shape[1] for _, e in self.embeddings) - len(slots)
         for k, code in zip(place, slots, strict=True):
             tables[k][code] = weight[at]
             at += 1
-        for key, embedding in zip(self.encoder.embedded, embeddings, strict=True):
+        for key, embedding in self.embeddings:
             tables[keys.index(key)] = embedding @ weight[at : at + embedding.shape[1]]
             at += embedding.shape[1]
         return tables
 
-    def places(self) -> list[tuple[str, Array]]:
+    @property
+    def embeddings(self) -> list[tuple[str, Array]]:
         r"""The keys of embedded categories, and their embeddings (K + 2, width) by code."""
         encoder = cast("TableEncoder", self.encoder)
         weights = [_numbers(cast("Tensor", layer.weight)) for layer in encoder.embeddings]
         return list(zip(encoder.embedded, weights, strict=True))
 
 
-def _numbers(tensor: Tensor, dtype: type = float) -> Array:
-    return tensor.numpy(force=True).astype(dtype)
+def _numbers(tensor: Tensor) -> Array:
+    return tensor.numpy(force=True).astype(float)
 
 
 def parts_of(module: nn.Module) -> Parts | None:
     r"""The parts of a student; None of other modules than nets and trees of limbeck's own."""
-    answering = type(module) is Answering
     student: Any = module.student if isinstance(module, Answering) else module
-    network: Any = student
-    encoder: Any = None
-    buffers: dict[str, Any] = dict.fromkeys(("origin", "shift", "scale", "out_shift", "out_scale"))
-    if type(student) is Preprocessed:
-        network, encoder = student.network, student.encoder
-        buffers = {name: getattr(student, name) for name in buffers}
-        buffers = {k: None if v is None else _numbers(v).ravel() for k, v in buffers.items()}
+    prepared = type(student) is Preprocessed
+    network, encoder = (student.network, student.encoder) if prepared else (student, None)
+    names = ("origin", "shift", "scale", "out_shift", "out_scale")
+    buffers = (getattr(student, name) if prepared else None for name in names)
+    arrays: Any = (None if b is None else _numbers(b).ravel() for b in buffers)
+    origin, shift, scale, out_shift, out_scale = arrays
     known = type(network) in (MLP, Trees) and (encoder is None or type(encoder) is TableEncoder)
-    shift, scale = buffers["shift"], buffers["scale"]
     trees = type(network) is Trees
     if not known or (shift is not None and (encoder is not None or trees)):
         return None
@@ -132,13 +129,10 @@ def parts_of(module: nn.Module) -> Parts | None:
         which = np.flatnonzero(scale)
         free = np.full(len(which), np.inf)
         features = NumberFeatures(which, shift[which], 1 / scale[which], -free, free)
-    one, zero = np.ones(1), np.zeros(1)
-    return Parts(
-        network, encoder, features, buffers["origin"],
-        one if buffers["out_scale"] is None else buffers["out_scale"],
-        zero if buffers["out_shift"] is None else buffers["out_shift"],
-        module.task if answering else None, module.form if answering else "",  # type: ignore[arg-type]
-    )  # fmt: skip
+    out_scale = np.ones(1) if out_scale is None else out_scale
+    out_shift = np.zeros(1) if out_shift is None else out_shift
+    form: Any = (module.task, module.form) if type(module) is Answering else (None, "")
+    return Parts(network, encoder, features, origin, out_scale, out_shift, *form)
 
 
 def number_features(encoder: TableEncoder) -> NumberFeatures:
@@ -186,11 +180,7 @@ def encoded_columns(table: Table) -> list[tuple[str, str]]:
         gaps = "NaN if missing" if number.mask else "never missing"
         rows.append((f"numbers[{k}]", f"{number.name!r}: {unit}; {gaps}"))
     for k, column in enumerate(categories_of(table)):
-        values = [
-            *map(repr, column.categories),
-            "any other",
-            *(["missing"] if column.missing else []),
-        ]
+        values = [*map(repr, column.categories), "any other", *["missing"] * bool(column.missing)]
         listed = ", ".join(f"{code} is {value}" for code, value in enumerate(values))
         rows.append((f"codes[{k}]", f"{column.name!r}: {listed}"))
     return rows

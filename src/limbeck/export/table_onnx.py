@@ -6,7 +6,6 @@ import copy
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,8 @@ from limbeck.compression.fidelity.comparison import TASKS
 from limbeck.compression.training import Answering
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.export import files
-from limbeck.export.onnx_graph import Nodes, student_graph, tensor
-from limbeck.export.parts import categories_of, encoded_inputs, is_wide, parts_of
+from limbeck.export.onnx_graph import Nodes, StudentGraph, last_operator, onnx_model, tensor
+from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
 from limbeck.export.portable import Portable, random_rows
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
@@ -62,18 +61,16 @@ def _unused(column: Category, value: Any, step: Any) -> Any:
     return value
 
 
-def feeds(table: Table, df: object, columns: str = "named") -> dict[str, np.ndarray[Any, Any]]:
+def feeds(table: Table, df: object, columns: str = "named") -> dict[str, Array]:
     r"""The inputs of a table's ONNX file of a frame: arrays (n, 1) by name, or encoded ones."""
     choice("columns", columns, COLUMNS)
     return _feeds(table, table.encode(df), columns)
 
 
-def _feeds(
-    table: Table, batch: Mapping[str, Tensor], columns: str
-) -> dict[str, np.ndarray[Any, Any]]:
+def _feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
     if columns == "encoded":
         return encoded_inputs(table, batch)
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Array] = {}
     for column in table.varying:
         takes, values = port(column), batch[column.key].numpy(force=True)
         if isinstance(column, Number):
@@ -117,55 +114,47 @@ def _ordered(table: Table) -> list[Number]:
     return sorted(table.numbers, key=lambda column: port(column).dtype is np.float64)
 
 
-def _front(table: Table, columns: str) -> tuple[Nodes, list[Any]]:
-    r"""The nodes from a file's inputs to a student's numbers and codes; and these inputs."""
-    from onnx import helper
-
-    graph, numbers, categories = Nodes("column"), _ordered(table), categories_of(table)
-    order = [table.numbers.index(column) for column in numbers]
+def _front(graph: Nodes, table: Table, columns: str) -> tuple[str, str, list[Any]]:
+    r"""Add the nodes from a file's inputs to a student's numbers and codes; and these inputs."""
+    numbers, categories = _ordered(table), categories_of(table)
+    wide = [column for column in numbers if port(column).dtype is np.float64]
     if columns == "encoded":
-        kinds = {"numbers": np.float64 if is_wide(table) else np.float32, "codes": np.int64}
-        sizes = {"numbers": len(numbers), "codes": len(categories)}
-        given: list[Any] = [
-            (k, kinds[k], size, "see the model card") for k, size in sizes.items() if size
-        ]
-        x = "numbers"
-        if is_wide(table):
+        x, codes, about = "numbers", "codes", "see the model card"
+        number = np.float64 if wide else np.float32
+        given: list[Any] = [(x, number, len(numbers), about)]
+        given.append((codes, np.int64, len(categories), about))
+        if wide:
             origin = [column.origin for column in table.numbers]
             x = graph("Cast", graph("Sub", x, graph.constant(origin, np.float64)), to=1)
+        order = [table.numbers.index(column) for column in numbers]
         if order != sorted(order):
             x = graph("Gather", x, graph.constant(order), axis=1)
-        codes = "codes"
     else:
-        given = []
-        for column in table.varying:
-            takes = port(column)  # missing: None if there is no such thing
-            given.append((column.key, takes.dtype, 1, f"{column.kind}; missing: {takes.missing!r}"))
-        plain = [c.key for c in numbers if port(c).dtype is np.float32]
-        parts = [graph.joined(plain)] if plain else []
-        if wide := [column for column in numbers if port(column).dtype is np.float64]:
+        takes = [(column, port(column)) for column in table.varying]  # missing: None if impossible
+        given = [(c.key, p.dtype, 1, f"{c.kind}; missing: {p.missing!r}") for c, p in takes]
+        parts = [column.key for column in numbers if column not in wide]
+        if wide:
             x = graph.joined([column.key for column in wide])
             x = graph("Sub", x, graph.constant([column.origin for column in wide], np.float64))
             parts.append(graph("Cast", x, to=1))  # to float32
-        x = graph.joined(parts) if parts else ""
-        codes = graph.joined([_code_node(graph, c) for c in categories]) if categories else ""
-    if numbers:
-        graph("Identity", x, output="student/numbers")
-    if categories:
-        graph("Identity", codes, output="student/codes")
-    inputs = []
-    for name, dtype, width, about in given:
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        inputs.append(helper.make_tensor_value_info(name, kind, ["batch", width], about))
-    return graph, inputs
+        x = graph.joined(parts)
+        codes = graph.joined([_code_node(graph, column) for column in categories])
+    return x, codes, [_value(*entry) for entry in given if entry[2]]
 
 
-def to_onnx(
-    student: nn.Module, table: Table, path: str | Path,
-    classes: Sequence[Any] | np.ndarray[Any, Any] | None = None,
-    task: str = "classification", output: str = "auto", columns: str = "named",
-) -> Path:  # fmt: skip
-    r"""Write a student of a table's tensors as an ONNX file, which is run and compared with torch.
+def _value(name: str, dtype: Any, width: int | None, about: str = "") -> Any:
+    r"""An input or output of a file: (batch, width), or (batch,)."""
+    from onnx import helper
+
+    kind, shape = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["batch", width]
+    return helper.make_tensor_value_info(name, kind, shape if width else shape[:1], about)
+
+
+def table_onnx_file(
+    student: nn.Module, table: Table, classes: Sequence[Any] | Array | None, task: str,
+    output: str, columns: str = "named",
+) -> bytes:  # fmt: skip
+    r"""The ONNX file of a student of a table's tensors, after a comparison with torch.
 
     Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a
     frame). Outputs are "label" (the class; zeros and ones (n, K) of labels; or values (n, K)) and,
@@ -173,17 +162,6 @@ def to_onnx(
     and "codes" (n, C), and "y" (n, K) is the output. A row that `predict` refuses has NaN for an
     answer, and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
-    path = Path(path)
-    files.check_suffix(path, ".onnx")
-    files.write_files({path: table_onnx_file(student, table, classes, task, output, columns)})
-    return path
-
-
-def table_onnx_file(
-    student: nn.Module, table: Table, classes: Sequence[Any] | np.ndarray[Any, Any] | None,
-    task: str, output: str, columns: str = "named",
-) -> bytes:  # fmt: skip
-    r"""The content of the ONNX file that `to_onnx` writes."""
     choice("task", task, TASKS)
     choice("columns", columns, COLUMNS)
     for column in table.varying:
@@ -201,17 +179,18 @@ def table_onnx_file(
     with torch.no_grad():
         expected = module(batch)
     labels = _labels(classes, expected.shape[1])
-    keys = [column.key for column in _ordered(table)]
-    core = student_graph(parts_of(module), keys, [column.key for column in categories_of(table)])
-    core = _traced(module, table, batch) if core is None else core
-    file: bytes = _assembled(core, table, task, labels, columns).SerializeToString()
+    core: Any = parts_of(module)
+    if core is None or last_operator(core) is None:
+        core = _traced(module, table, batch)
+    model = _assembled(core, table, task, labels, expected.shape[1], columns)
+    file: bytes = model.SerializeToString()
     name = "y" if columns == "encoded" else "label" if task == "regression" else "probabilities"
     answers = run_onnx(file, _feeds(table, batch, columns), [name])
     files.check_agreement("ONNX file", files.relative_difference(answers, expected))
     return file
 
 
-def _labels(classes: object, outputs: int) -> np.ndarray[Any, Any] | None:
+def _labels(classes: object, outputs: int) -> Array | None:
     if classes is None:
         return None
     labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are
@@ -271,24 +250,28 @@ def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
 
 
 def _assembled(
-    core: Any, table: Table, task: str, labels: np.ndarray[Any, Any] | None, columns: str = "named"
-) -> Any:
-    r"""Columns before the student, label and probabilities behind it."""
+    core: Any, table: Table, task: str, labels: Array | None, outputs: int,
+    columns: str = "named",
+) -> Any:  # fmt: skip
+    r"""Columns before a student (its parts or a traced model), label and probabilities behind."""
     from onnx import checker, compose, helper
 
-    core = compose.add_prefix(core, "student/")
-    answer = core.graph.output[0]
-    front, inputs = _front(table, columns)
-    count = answer.type.tensor_type.shape.dim[1].dim_value
-    after, outputs = _answers(task, labels, answer.name, count, columns)
-    every_node = [*front.nodes, *core.graph.node, *after]
-    graph = helper.make_graph(every_node, "student", inputs, outputs, core.graph.initializer)
-    sets = {entry.domain: entry.version for entry in core.opset_import} | {"ai.onnx.ml": 4}
-    model = helper.make_model(
-        graph, producer_name="limbeck", ir_version=max(core.ir_version, 9),
-        opset_imports=[helper.make_opsetid(domain, version) for domain, version in sets.items()],
-        functions=core.functions,
-    )  # fmt: skip
+    graph = Nodes()
+    while any(column.key.startswith(graph.prefix) for column in table.varying):
+        graph.prefix += "_"
+    x, codes, inputs = _front(graph, table, columns)
+    if isinstance(core, Parts):
+        numbers = [column.key for column in _ordered(table)]
+        coded = [column.key for column in categories_of(table)]
+        answer, core = StudentGraph(core, numbers, coded, graph).answers(x, codes), None
+    else:
+        core = compose.add_prefix(core, f"{graph.prefix}/student/")
+        for entry in core.graph.input:  # "numbers" and "codes", or one of them
+            graph("Identity", codes if entry.name.endswith("codes") else x, output=entry.name)
+        graph.nodes += core.graph.node
+        answer = core.graph.output[0].name
+    results = _answers(graph, task, labels, answer, outputs, columns)
+    model = onnx_model(graph.nodes, inputs, results, core)
     classes = None if labels is None else labels.tolist()
     record = {"task": task, "classes": classes, "table": table.spec()}
     helper.set_model_props(model, {"limbeck": json.dumps(record)})
@@ -297,22 +280,17 @@ def _assembled(
 
 
 def _answers(
-    task: str, labels: np.ndarray[Any, Any] | None, answer: str, count: int, columns: str
-) -> tuple[list[Any], list[Any]]:
-    r"""Nodes from torch's answer (n, K) to outputs, and these outputs."""
-    from onnx import TensorProto, helper
-
-    graph = Nodes("answer")
-    wide: list[Any] = ["batch", count]
+    graph: Nodes, task: str, labels: Array | None, answer: str, count: int, columns: str
+) -> list[Any]:
+    r"""Add the nodes from a student's answer (n, K) to outputs, and return these."""
     if columns == "encoded" or task == "regression":
         name = "y" if columns == "encoded" else "label"
-        graph("Identity", answer, output=name)
-        return graph.nodes, [helper.make_tensor_value_info(name, TensorProto.FLOAT, wide)]
+        return [_value(graph("Identity", answer, output=name), np.float32, count)]
     graph("Identity", answer, output="probabilities")
-    kind, shape = TensorProto.INT64, wide
+    dtype: Any = np.int64
     if task == "multilabel":
         likely = graph("Greater", answer, graph.constant(0.5, np.float32))
-        label = graph("Cast", likely, to=kind)
+        label = graph("Cast", likely, to=7)  # to int64
         graph("Where", graph("IsNaN", answer), graph.constant(-1), label, output="label")
     else:
         names = np.arange(count) if labels is None else labels
@@ -324,46 +302,30 @@ def _answers(
         no_label = {"O": "", "i": integer, "f": np.nan}.get(names.dtype.kind, False)
         choices = graph.constant(np.append(names, np.array([no_label], names.dtype)))
         graph("Gather", choices, place, output="label")
-        kind, shape = helper.np_dtype_to_tensor_dtype(names.dtype), wide[:1]
-    outputs = [("label", kind, shape), ("probabilities", TensorProto.FLOAT, wide)]
-    return graph.nodes, [helper.make_tensor_value_info(*output) for output in outputs]
+        dtype = names.dtype
+    label_width = count if task == "multilabel" else None
+    return [_value("label", dtype, label_width), _value("probabilities", np.float32, count)]
 
 
 def array_graph(model: Portable) -> Any:
     r"""The ONNX model of a student of rows (n, D), from x to y; None of others."""
-    from onnx import TensorProto, compose, helper
-
-    parts = parts_of(model.module)
-    if parts is None or parts.encoder is not None or len(model.shape or ()) != 1:
+    parts, shape = parts_of(model.module), model.shape or ()
+    if parts is None or parts.encoder is not None or len(shape) != 1:
         return None
-    assert model.shape is not None
-    core = student_graph(parts, list(map(str, range(model.shape[0]))), [])
-    if core is None:
+    if last_operator(parts) is None:
         return None
-    core, front, x = compose.add_prefix(core, "student/"), Nodes("row"), "x"
-    wide = model.dtype == torch.float64
+    graph, x = Nodes(), "x"
     if parts.origin is not None:
-        x = front("Sub", x, front.constant(parts.origin))
-    front("Cast", x, to=1, output="student/numbers")
-    nodes = [
-        *front.nodes,
-        *core.graph.node,
-        helper.make_node("Identity", ["student/answer"], ["y"]),
-    ]
-    kind = TensorProto.DOUBLE if wide else TensorProto.FLOAT
-    given = helper.make_tensor_value_info("x", kind, ["batch", *model.shape])
-    y = helper.make_tensor_value_info(
-        "y",
-        TensorProto.FLOAT,
-        ["batch", core.graph.output[0].type.tensor_type.shape.dim[1].dim_value],
-    )
-    core.graph.CopyFrom(helper.make_graph(nodes, "student", [given], [y]))
-    return core
+        x = graph("Sub", x, graph.constant(parts.origin))
+    x, keys = graph("Cast", x, to=1), list(map(str, range(*shape)))
+    answer = StudentGraph(parts, keys, [], graph).answers(x, "")
+    graph("Identity", answer, output="y")
+    dtype = np.float64 if model.dtype == torch.float64 else np.float32
+    width = model.module(model.rows(1)).shape[1]
+    return onnx_model(graph.nodes, [_value("x", dtype, *shape)], [_value("y", np.float32, width)])
 
 
-def run_onnx(
-    file: str | bytes, inputs: dict[str, np.ndarray[Any, Any]], outputs: list[str] | None = None
-) -> Tensor:
+def run_onnx(file: bytes, inputs: dict[str, Array], outputs: list[str] | None = None) -> Tensor:
     r"""The first output of an ONNX file, by onnxruntime."""
     import onnxruntime
 

@@ -60,9 +60,8 @@ class DeepNADE(Autoregressive):
         dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs, order, support, dtype, device, generator)
-        self.hidden = hidden
-        self.width = 2 * self.hidden if width is None else width
-        self.depth = depth
+        self.hidden, self.depth = hidden, depth
+        self.width = 2 * hidden if width is None else width
         self.run = math.isqrt(self.inputs - 1) + 1 if run is None else run
         self.runs = -(-self.inputs // self.run)
         shape, scale = (self.inputs, *self._states, self.hidden), self.hidden**-0.5

@@ -3,7 +3,6 @@ r"""An ensemble: the average of its members' probabilities, with stable logarith
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Self, TypeAlias
@@ -24,6 +23,7 @@ from limbeck.models.mlp import INITS, MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
+from limbeck.training.result import spec_of
 
 Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
@@ -186,26 +186,24 @@ class Ensemble(nn.Module):
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
         models = [self.models] if self._is_batch else list(self.models)
-        for model in models:
-            if _TYPES.get(type(model).__name__) is not type(model):
+        specs = [spec_of(model) for model in models]
+        for model, spec in zip(models, specs, strict=True):
+            if spec is None or getattr(model, "output_form", None) not in OUTPUT_FORMS:
                 raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
-        specs = [model.spec() for model in models]
         weights = None if self.weights is None else self.weights.tolist()
         return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
         r"""An ensemble of the same shape, freshly initialised, with at most so many numbers."""
+        from limbeck.models import from_spec
+
         kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
         fields = spec_fields(Ensemble, spec, kinds)
         models, members = fields["models"], []
         batched = isinstance(models, dict)
         for model in [models] if batched else models:
-            name = model.get("type") if isinstance(model, Mapping) else None
-            if not isinstance(name, str) or name not in _TYPES:
-                expected = f"a spec of one of {', '.join(_TYPES)}"
-                raise ArgumentError("spec", reprlib.repr(model), expected)
-            members.append(_TYPES[name].from_spec(model, most))
+            members.append(from_spec(model, most))
             if most is not None:
                 most -= sum(p.numel() for p in members[-1].parameters())
         return cls(members[0] if batched else members, fields["weights"])
@@ -267,9 +265,6 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
         received = f"outputs of shapes {', '.join(map(str, shapes))}"
         raise ArgumentError("models", received, "equal shapes")
     return torch.stack(ys, dim=1)  # (n, members, ...)
-
-
-_TYPES: dict[str, Any] = {kind.__name__: kind for kind in (MLP, BatchedMLP, Ensemble)}
 
 
 class Resamples(Inputs):

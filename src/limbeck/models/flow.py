@@ -51,24 +51,19 @@ class Flow(Specified):
         generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dim = dim
+        self.dim, self.transforms, self.bins, self.support = dim, transforms, bins, Real(dim)
         if isinstance(hidden, str) or not all(map(is_count, hidden)):
             raise ArgumentError("hidden", shown(hidden), "sizes of hidden layers, as in (64, 64)")
         self.hidden = tuple(map(int, hidden))
-        self.transforms = transforms
-        self.bins = bins
-        self.support = Real(self.dim)
         with torch.random.fork_rng(devices=[]):  # zuko draws from the global generator
             if generator is not None:
                 seed = torch.randint(2**31, (), generator=generator, device=generator.device)
                 torch.manual_seed(int(seed))
             # up to 16 variables each depends on all before it; more are split into two halves
-            self.flow = zuko().flows.NSF(
-                self.dim, bins=self.bins, transforms=self.transforms,
-                passes=None if self.dim <= 16 else 2, hidden_features=self.hidden,
-            )  # fmt: skip
-        self.register_buffer("shift", torch.zeros(self.dim))
-        self.register_buffer("scale", torch.ones(self.dim))
+            options = {"bins": bins, "transforms": transforms, "hidden_features": self.hidden}
+            self.flow = zuko().flows.NSF(dim, passes=None if dim <= 16 else 2, **options)
+        self.register_buffer("shift", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
         self.to(dtype)
 
     @staticmethod

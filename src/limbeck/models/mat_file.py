@@ -54,27 +54,27 @@ def _matrices(
         kind, inner, content = _element(content, order)
         if kind == COMPRESSED:
             # only a wanted one is expanded; the others say their names at the start
-            start = memoryview(_expanded(inner, HEADER, whole=False))
+            start = memoryview(_expanded(inner, HEADER, complete=False))
             if _name(start[8:], order)[0] not in names:
                 yield start[8:]
                 continue
             size = 8 + int(np.frombuffer(start[4:8], f"{order}u4")[0])
             check_expansion(size, path)
-            kind, inner, _ = _element(memoryview(_expanded(inner, size, whole=True)), order)
+            kind, inner, _ = _element(memoryview(_expanded(inner, size, complete=True)), order)
         if kind != MATRIX:
             raise ValueError(f"an element of the type {kind}, where an array was expected")
         yield inner
 
 
-def _expanded(content: memoryview, size: int, whole: bool) -> bytes:
-    r"""Up to so many bytes of compressed content; all of it, with its checksum, if it is whole."""
+def _expanded(content: memoryview, size: int, complete: bool) -> bytes:
+    r"""Up to `size` bytes of compressed content, or with `complete` all, with its checksum."""
     stream = zlib.decompressobj()
     try:
         start = stream.decompress(content, size)
-        more = stream.decompress(stream.unconsumed_tail, 1) if whole else b""
+        more = stream.decompress(stream.unconsumed_tail, 1) if complete else b""
     except zlib.error as error:
         raise ValueError(f"damaged compressed data ({error})") from None
-    if whole and (more or len(start) < size or not stream.eof):
+    if complete and (more or len(start) < size or not stream.eof):
         raise ValueError("compressed data that are longer or shorter than they say")
     return start
 
@@ -92,9 +92,8 @@ def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryvi
         start, end = 8, 8 + size
         end += 0 if kind == COMPRESSED else -end % 8  # elements start at multiples of 8 bytes
     if start + size > len(content):
-        raise ValueError(
-            f"an element of {size:,} bytes, of which {len(content) - start:,} are left"
-        )
+        left = len(content) - start
+        raise ValueError(f"an element of {size:,} bytes, of which {left:,} are left")
     return kind, content[start : start + size], content[end:]
 
 

@@ -45,12 +45,9 @@ class GaussianMixture(Specified):
     """
 
     output_form = "log_density"
-    fields: ClassVar[Mapping[str, Any]] = {
-        "components": int,
-        "dim": int,
-        "covariance": str,
-        "dtype": DtypeName,
-    }
+    fields: ClassVar[Mapping[str, Any]] = dict(
+        components=int, dim=int, covariance=str, dtype=DtypeName
+    )
 
     @arg.checked_arguments
     def __init__(
@@ -59,9 +56,8 @@ class GaussianMixture(Specified):
         dtype: torch.dtype | None = None, device: Device = None, generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.components = components = components
-        self.dim = dim = dim
-        self.covariance, self.support, dtype = covariance, Real(dim), floating(dtype)
+        self.components, self.dim, self.covariance = components, dim, covariance
+        self.support, dtype = Real(dim), floating(dtype)
         self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
         source = torch.device("cpu") if generator is None else generator.device
@@ -217,7 +213,7 @@ class GaussianMixture(Specified):
         """
         samples = Samples.of(self, x, weight)
         moments = mixture_em.started(samples, self.components, self.covariance, generator)
-        return self.set_moments_(samples.placed(moments))
+        return self.set_moments_(samples.uncentred(moments))
 
     @arg.checked_arguments
     def fit(

@@ -78,12 +78,12 @@ class Samples(NamedTuple):
             raise ArgumentError(name, received, "samples of a density")
         return cls(rows - centre, share * len(rows), centre, variance)
 
-    def placed(self, moments: Moments) -> Moments:
+    def uncentred(self, moments: Moments) -> Moments:
         r"""Moments of these samples, moved back to the user's origin."""
         return moments._replace(means=moments.means + self.centre)
 
     def centred(self, moments: Moments) -> Moments:
-        r"""The inverse of `placed`."""
+        r"""The inverse of `uncentred`."""
         return moments._replace(means=moments.means - self.centre)
 
 
@@ -195,7 +195,7 @@ def fit_em(
         runs.append(Ascent(samples, moments, kind, least))
         runs[-1].run(iterations, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
-    mixture.set_moments_(samples.placed(best.moments))
+    mixture.set_moments_(samples.uncentred(best.moments))
     reasons, history = best.broken, best.history
     if not best.converged:
         gain = history[-1] - history[-2]

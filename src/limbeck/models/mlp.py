@@ -253,8 +253,7 @@ class BatchedMLP(Feedforward):
         fields = {**self.spec(), "type": "MLP"}
         del fields["members"]
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)
-        for copy, values in zip(net._tensors(), self._tensors(index), strict=True):
-            copy.copy_(values)
+        torch._foreach_copy_(net._tensors(), self._tensors(index))
         return net.train(self.training)
 
     @classmethod
@@ -273,8 +272,7 @@ class BatchedMLP(Feedforward):
         device = next(members[0].parameters()).device
         batched = cls.from_spec(fields, device="meta").to_empty(device=device)
         for index, net in enumerate(members):
-            for copy, values in zip(batched._tensors(index), net._tensors(), strict=True):
-                copy.copy_(values)
+            torch._foreach_copy_(batched._tensors(index), net._tensors())
         return batched.train(members[0].training)
 
     def extra_repr(self) -> str:

@@ -158,7 +158,7 @@ class Preprocessed(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
         r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models.specs import from_spec
+        from limbeck.models import from_spec
 
         shapes = dict.fromkeys(("inputs", "outputs", "origin"), Sizes | None)
         kinds = {"network": Any, "encoder": Any, "output_form": str | None, **shapes}
@@ -187,25 +187,22 @@ class Preprocessed(nn.Module):
 
 def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") -> Buffers:
     r"""Shift and scale of one shape by name, or both None; one of them may be left out."""
-    names = (f"{prefix}shift", f"{prefix}scale")
-    if shift is None and scale is None:
-        return dict.fromkeys(names)
-    given = {
-        n: as_numbers(v, n) for n, v in zip(names, (shift, scale), strict=True) if v is not None
-    }
-    like = next(iter(given.values()))
-    shift = given.get(names[0], torch.zeros_like(like))
-    scale = given.get(names[1], torch.ones_like(like))
-    if shift.shape != scale.shape:
-        received = f"shape {tuple(scale.shape)} beside {tuple(shift.shape)}"
-        raise ArgumentError(names[1], received, f"the shape of {names[0]}")
+    of_shift, of_scale = f"{prefix}shift", f"{prefix}scale"
+    values = {of_shift: shift, of_scale: scale}.items()
+    given = {name: as_numbers(value, name) for name, value in values if value is not None}
+    if not given:
+        return dict.fromkeys((of_shift, of_scale))
+    first = next(iter(given.values()))
+    pair = {of_shift: torch.zeros_like(first), of_scale: torch.ones_like(first)} | given
+    if pair[of_shift].shape != pair[of_scale].shape:
+        received = f"shape {tuple(pair[of_scale].shape)} beside {tuple(pair[of_shift].shape)}"
+        raise ArgumentError(of_scale, received, f"the shape of {of_shift}")
     like = next((p for p in network.parameters() if p.is_floating_point()), torch.empty(0))
-    pair: Buffers = {}
-    for name, numbers in zip(names, (shift, scale), strict=True):
-        pair[name] = value = numbers.detach().to(like.device, like.dtype, copy=True)
+    pair = {name: v.detach().to(like.device, like.dtype, copy=True) for name, v in pair.items()}
+    for name, value in pair.items():
         if not bool(value.isfinite().all()):
             raise ArgumentError(name, "NaN or infinity", "finite numbers")
-    return pair
+    return {**pair}
 
 
 def standardising(x: Tensor) -> tuple[Tensor, Tensor]:

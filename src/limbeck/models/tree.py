@@ -10,16 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import (
-    Choice,
-    Count,
-    Finite,
-    Flag,
-    Items,
-    UserObject,
-    checked_arguments,
-    choice,
-)
+from limbeck import arguments as arg
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, check_size, spec_fields
@@ -68,20 +59,19 @@ class Trees(nn.Module):
     roots: Tensor
     base: Tensor
 
-    @checked_arguments
+    @arg.checked_arguments
     def __init__(
-        self, trees: Items[Sequence[TreeArrays]], inputs: Count,
-        kind: Annotated[str, Choice(*KINDS)], *,
-        base: UserObject[np.ndarray | Sequence[float] | None] = None, factor: Finite = 1.0,
-        missing: Flag = False, dtype: torch.dtype = torch.float32,
+        self, trees: arg.Items[Sequence[TreeArrays]], inputs: arg.Count,
+        kind: Annotated[str, arg.Choice(*KINDS)], *,
+        base: arg.UserObject[np.ndarray | Sequence[float] | None] = None, factor: arg.Finite = 1.0,
+        missing: arg.Flag = False, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         super().__init__()
         if not trees:
             raise ArgumentError("trees", "no trees", "one or more")
-        self.inputs = inputs
-        self.kind, self.missing = kind, bool(missing)
+        self.inputs, self.kind, self.missing = inputs, kind, missing
         for number, tree in enumerate(trees):
-            _check_arrays(tree, self.inputs, f"trees[{number}]")
+            _check_arrays(tree, inputs, f"trees[{number}]")
         packed, sizes = [_pack(tree, inputs) for tree in trees], [len(tree.left) for tree in trees]
         nodes = {name: np.concatenate([tree[name] for tree in packed]) for name in packed[0]}
         roots = np.cumsum([0, *sizes[:-1]])
@@ -97,9 +87,9 @@ class Trees(nn.Module):
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 
     @classmethod
-    @checked_arguments
+    @arg.checked_arguments
     def from_sklearn(
-        cls, estimator: UserObject[Any], *, dtype: torch.dtype = torch.float32,
+        cls, estimator: arg.UserObject[Any], *, dtype: torch.dtype = torch.float32,
     ) -> Self:  # fmt: skip
         r"""A fitted scikit-learn tree, forest or boosted model; outputs are its predictions.
 
@@ -146,11 +136,11 @@ class Trees(nn.Module):
         p = y.clamp(SURE, 1 - SURE)
         return p.log() - (1 - p).log()
 
-    @checked_arguments
+    @arg.checked_arguments
     def text(
-        self, feature_names: Items[Sequence[str]] | None = None,
-        class_names: Items[Sequence[Any]] | None = None,
-        thresholds: Items[Sequence[Callable[[float], str]]] | None = None,
+        self, feature_names: arg.Items[Sequence[str]] | None = None,
+        class_names: arg.Items[Sequence[Any]] | None = None,
+        thresholds: arg.Items[Sequence[Callable[[float], str]]] | None = None,
     ) -> str:  # fmt: skip
         r"""The rules of a single tree as text, with each leaf's prediction and share of rows.
 
@@ -420,7 +410,7 @@ def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> 
         if np.any(getattr(estimator, "is_categorical_", None)):
             expected = "one without categorical columns, which its trees split in another way"
             raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
-        choice("estimator.loss", estimator.loss, IDENTITY)
+        arg.choice("estimator.loss", estimator.loss, IDENTITY)
         rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
         factor = 1.0  # values are shrunk already
     else:

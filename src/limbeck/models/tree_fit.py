@@ -120,7 +120,8 @@ class LightGBMGrower:
         options = {
             "objective": "none", "num_leaves": self.leaves, "max_depth": size.max_depth or -1,
             "min_data_in_leaf": size.min_samples_leaf, "lambda_l2": 1.0, "learning_rate": 1.0,
-            "min_sum_hessian_in_leaf": 0.0, "min_data_in_bin": 1, "feature_pre_filter": False,
+            # with a smaller least curvature LightGBM may choose an empty leaf, and fails
+            "min_sum_hessian_in_leaf": 1e-3, "min_data_in_bin": 1, "feature_pre_filter": False,
             "seed": seed, "num_threads": torch.get_num_threads(), "deterministic": True,
             "force_row_wise": True, "verbosity": -1,
         }  # fmt: skip

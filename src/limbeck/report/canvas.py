@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from limbeck.arguments import UserObject
 from limbeck.errors import LimbeckError
+from limbeck.storage import Saved
 from limbeck.storage.files import write_bytes
 from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+
+SavedResult = UserObject[Saved | str | Path]  # a result that was read, or its folder
+MaybeAxes = UserObject["Axes | None"]  # where to draw; None is a new figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

@@ -81,7 +81,7 @@ def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | No
     if not isinstance(source, Stream):
         return source
     try:
-        draws = _as_chain(source.next(STREAM_DRAWS))
+        draws = Draws.one_chain(source.next(STREAM_DRAWS))
     except StreamEnded:
         notes.append("The stream has no further draws to compare the student with.")
         return None
@@ -168,11 +168,7 @@ def _thin(draws: Draws, points: int) -> Draws:
     r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
     most = max(100, 2 * 10**7 // points)
     subset = summary.some(draws.count, most)
-    return draws if draws.count <= most else _as_chain(draws.take(subset))
-
-
-def _as_chain(draws: Any) -> Draws:
-    return Draws.one_chain(draws)
+    return draws if draws.count <= most else Draws.one_chain(draws.take(subset))
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:

@@ -18,7 +18,7 @@ from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.errors import ArgumentError, shown
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
+from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 GROUPS = 24  # subgroups in a picture, at most
 NOT_MEASURES = ("step", "gradient_norm", "seconds")  # columns of a history
-Report = Saved | str | Path | Fidelity | Mapping[str, Any]
+Comparison = UserObject[Saved | str | Path | Fidelity | Mapping[str, Any]]
 History = Mapping[str, Sequence[float]]
 
 
 @checked_arguments
-def learning(saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] = None) -> Axes:
+def learning(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     r"""Losses and measures against steps; only the first if their scales differ much."""
     history = as_saved(saved).content["history"]
     names = [name for name in history if name not in NOT_MEASURES]
@@ -43,13 +43,11 @@ def learning(saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] 
 
 
 @checked_arguments
-def measures(
-    saved: UserObject[Saved | str | Path], ax: UserObject[Axes | None] = None, *, name: Text
-) -> Axes:
+def measures(saved: SavedResult, ax: MaybeAxes = None, *, name: Text) -> Axes:
     r"""One column of the history against steps."""
     history = as_saved(saved).content["history"]
     choice("name", name, history.keys())
-    return _learning(history, ax, [name], (4.4, 2.9), name.replace("_", " "))
+    return learning_curves(history, ax, names=[name])
 
 
 def learning_curves(
@@ -67,24 +65,18 @@ def learning_curves(
     columns = [name for name in history if name != "step"] if names is None else list(names)
     for name in columns:
         choice("names", name, history.keys())
-    label = columns[0] if len(columns) == 1 else "loss and measures"
-    return _learning(history, axes, columns, (4.8, 3.2), label)
-
-
-def _learning(
-    history: History, axes: Axes | None, names: list[str], size: tuple[float, float], label: str
-) -> Axes:
-    with axes_for(axes, size) as ax:
-        curves = {name: (history["step"], history[name]) for name in names}
+    label = columns[0].replace("_", " ") if len(columns) == 1 else "loss and measures"
+    with axes_for(axes, (4.8, 3.2)) as ax:
+        curves = {name: (history["step"], history[name]) for name in columns}
         ax.set_label(plots.progress(ax, curves, label=label))
-        plots.falls(ax, np.concatenate([np.asarray(history[name], float) for name in names]))
-        if len(names) == 1 and (legend := ax.get_legend()):
+        plots.falls(ax, np.concatenate([np.asarray(history[name], float) for name in columns]))
+        if len(columns) == 1 and (legend := ax.get_legend()):
             legend.remove()
     return ax
 
 
 @checked_arguments
-def calibration(saved: UserObject[Report], ax: UserObject[Axes | None] = None) -> Axes:
+def calibration(saved: Comparison, ax: MaybeAxes = None) -> Axes:
     r"""Calibration curves: the share of right predictions against the confidence.
 
     Arguments:
@@ -121,9 +113,7 @@ def calibration(saved: UserObject[Report], ax: UserObject[Axes | None] = None) -
 
 
 @checked_arguments
-def disagreement(
-    saved: UserObject[Report], ax: UserObject[Axes | None] = None, *, target: CountFromZero = 0
-) -> Axes:
+def disagreement(saved: Comparison, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> Axes:
     r"""Where teacher and student disagree.
 
     For a classifier, the student's classes against the teacher's; for multilabel classification,
@@ -141,7 +131,7 @@ def disagreement(
     elif report["task"] == "multilabel":
         size = (4.8, 1.2 + 0.34 * len(names))
         draw = partial(_label_bars, pairs=pairs, labels=names)
-    elif not 0 <= target < len(names):
+    elif target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     else:
         title = str(names[target]) if len(names) > 1 else ""
@@ -216,8 +206,8 @@ def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) 
 
 @checked_arguments
 def subgroups(
-    saved: UserObject[Report],
-    ax: UserObject[Axes | None] = None,
+    saved: Comparison,
+    ax: MaybeAxes = None,
     *,
     column: Text | None = None,
     measure: Text | None = None,
@@ -290,7 +280,7 @@ def _group_intervals(
     )
 
 
-def _report(saved: Report) -> dict[str, Any]:
+def _report(saved: Comparison) -> dict[str, Any]:
     r"""The dict of a report, its names short enough for a picture."""
     report: object = saved.to_dict() if isinstance(saved, Fidelity) else saved
     if isinstance(saved, Saved | str | Path):

@@ -61,8 +61,6 @@ def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
 
 def by_name(result: Estimates | None) -> dict[str, LogPartition]:
     r"""Estimates by name; those without names are called by their methods."""
-    if isinstance(result, LogPartition):
-        return {result.method: result}
     named: dict[str, LogPartition] = {}
     if isinstance(result, Mapping):
         named = {str(name): z for name, z in result.items()}

@@ -66,7 +66,7 @@ def _write(folder: Path, page: Page) -> Path:
 
 def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
-    whole, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
+    original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
     try:
         drawing = Drawing(saved, prefix)
@@ -88,7 +88,7 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
         received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
-    return Document(whole, title, stats, sections)
+    return Document(original, title, stats, sections)
 
 
 def _visible(value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, axes_for
+from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
 from limbeck.report.fidelity_plots import calibration, disagreement, learning, measures, subgroups
 from limbeck.storage import Saved, as_saved
 
@@ -32,16 +31,13 @@ __all__ = [
 
 MODELS = ("teacher", "student")
 Model = Annotated[str, arg.Choice(*MODELS)]
+Output = arg.CountFromZero
 PREDICTORS = {"teacher": "average of all draws", "student": "student"}
-Result = Saved | str | Path
 
 
 @arg.checked_arguments
 def weights(
-    saved: arg.UserObject[Result],
-    ax: arg.UserObject[Axes | None] = None,
-    *,
-    pair: arg.UserObject[tuple[int, int]] = (0, 1),
+    saved: SavedResult, ax: MaybeAxes = None, *, pair: arg.UserObject[tuple[int, int]] = (0, 1)
 ) -> Axes:
     r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
 
@@ -88,11 +84,7 @@ def coordinate_names(saved: Saved) -> list[str]:
 
 @arg.checked_arguments
 def surface(
-    saved: arg.UserObject[Result],
-    ax: arg.UserObject[Axes | None] = None,
-    *,
-    model: Model = "student",
-    output: arg.CountFromZero = 0,
+    saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student", output: Output = 0
 ) -> Axes:
     r"""Predictions over two inputs, or a density of two variables.
 
@@ -133,10 +125,7 @@ def surface(
 
 
 @arg.checked_arguments
-def difference(
-    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None, *,
-    output: arg.CountFromZero = 0,
-) -> Axes:  # fmt: skip
+def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Axes:
     r"""The student's surface minus the teacher's."""
     result = as_saved(saved)
     student, teacher = (_outputs(result, "surface", m, output) for m in ("student", "teacher"))
@@ -155,10 +144,7 @@ def difference(
 
 
 @arg.checked_arguments
-def curve(
-    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None, *,
-    output: arg.CountFromZero = 0,
-) -> Axes:  # fmt: skip
+def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Axes:
     r"""Predictions along one input, or a density of one variable, of teacher and student."""
     result = as_saved(saved)
     teacher, student = (_outputs(result, "curve", name, output) for name in MODELS)
@@ -192,12 +178,7 @@ def _draw_surface(
 
 
 @arg.checked_arguments
-def samples(
-    saved: arg.UserObject[Result],
-    ax: arg.UserObject[Axes | None] = None,
-    *,
-    model: Model = "student",
-) -> Axes:
+def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> Axes:
     r"""Samples of one model as a sheet of images; of other events, both models' samples together.
 
     Samples of one variable are shown as histograms, of two as points, of more by the mean of each
@@ -209,7 +190,7 @@ def samples(
         model: "teacher" or "student"; for images. Default: "student".
     """
     result = as_saved(saved)
-    rows = _model_array(result, "samples", model, "samples", "normalize")
+    rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
         return _sheet(result, ax, rows, model, "samples", signed=False)
     names, (teacher, student) = _both(result, "samples", "samples")
@@ -221,15 +202,10 @@ def samples(
 
 
 @arg.checked_arguments
-def features(
-    saved: arg.UserObject[Result],
-    ax: arg.UserObject[Axes | None] = None,
-    *,
-    model: Model = "student",
-) -> Axes:
+def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> Axes:
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
-    rows = _model_array(result, "features", model, "features", "normalize")
+    rows = _array(result, f"features_{model}", "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
     return _sheet(result, ax, rows, model, "features", signed=True)
@@ -290,9 +266,7 @@ def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str,
 
 
 @arg.checked_arguments
-def log_probabilities(
-    saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None,
-) -> Axes:  # fmt: skip
+def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     r"""Log probabilities of the same events by teacher and student, sorted by the teacher's."""
     result = as_saved(saved)
     names, (teacher, student) = _both(result, "log_prob", "log probabilities")
@@ -307,7 +281,7 @@ def log_probabilities(
 
 
 @arg.checked_arguments
-def log_z(saved: arg.UserObject[Result], ax: arg.UserObject[Axes | None] = None) -> Axes:
+def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     result = as_saved(saved)
     entries = [entry for entry in result.content.get("log_z", []) if has_interval(entry)]
@@ -342,15 +316,10 @@ def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
     return saved.arrays[name]
 
 
-def _model_array(saved: Saved, name: str, model: str, what: str, verb: str) -> np.ndarray:
-    arg.choice("model", model, MODELS)
-    return _array(saved, f"{name}_{model}", what, verb)
-
-
 def _outputs(saved: Saved, name: str, model: str, output: int) -> np.ndarray:
     r"""A curve or surface of one output of a condensed posterior."""
-    outputs = _model_array(saved, name, model, f"{name}s", "condense")
-    if not 0 <= output < len(outputs):
+    outputs = _array(saved, f"{name}_{model}", f"{name}s", "condense")
+    if output >= len(outputs):
         raise ArgumentError("output", output, f"a number from 0 to {len(outputs) - 1}")
     return outputs[output]
 

@@ -33,9 +33,7 @@ class Training:
     r"""How a student is trained. The settings are the keyword arguments of `limbeck.distill`."""
 
     steps: arg.Count = 10_000
-    batch_size: arg.Count | arg.Auto | None = (
-        "auto"  # None in a run that takes the inputs' own batches
-    )
+    batch_size: arg.Count | arg.Auto | None = "auto"  # None: the inputs' own batches
     optimizer: arg.UserObject[str | torch.optim.Optimizer] = "auto"
     schedule: arg.UserObject[str | Schedule | None] = "auto"
     lr: arg.Positive | arg.UserObject[Tensor] | None = None
@@ -87,9 +85,7 @@ class Training:
         if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
             raise ArgumentError("metrics", shown(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
-            raise ArgumentError(
-                "metrics", shown(name), "names that the history does not use itself"
-            )
+            raise ArgumentError("metrics", shown(name), "names that are not the history's own")
         callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
         return replace(self, callbacks=callbacks)
 

@@ -3,6 +3,7 @@ r"""What a distillation returns: the student, its history, why it stopped, how l
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,8 @@ class Result:
         loss, change = self.history.get("loss"), "nothing was measured"
         if loss:
             change = f"the loss went from {loss[0]:.4g} to {loss[-1]:.4g}"
-        return (
-            table_text(self.table()) + f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
-        )
+        sentence = f"In {self.steps:,} steps and {self.seconds:.1f} s {change}."
+        return table_text(self.table()) + sentence
 
     __repr__ = __str__
 
@@ -178,15 +178,11 @@ def from_files(saved: Files, student: nn.Module | None = None) -> Result:
 
 def spec_of(student: nn.Module) -> dict[str, Any] | None:
     r"""The description of one of limbeck's own models; None of any other module."""
-    models = importlib.import_module("limbeck.models")
     model: Any = student
-    name = type(model).__name__
-    if type(model) is not models.BY_NAME.get(name):
-        return None
-    try:
-        return dict(model.spec())
-    except ArgumentError:  # such as an ensemble of the user's modules
-        return None
+    known = importlib.import_module("limbeck.models").BY_NAME
+    with suppress(ArgumentError):  # such as an ensemble of the user's modules
+        return dict(model.spec()) if type(model) is known.get(type(model).__name__) else None
+    return None
 
 
 def from_spec(spec: dict[str, Any] | None, folder: Path, tensors: dict[str, Tensor]) -> nn.Module:
@@ -197,5 +193,5 @@ def from_spec(spec: dict[str, Any] | None, folder: Path, tensors: dict[str, Tens
         raise ArgumentError("student", received, "student=, an empty copy of it")
     most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
     with of_file(folder / STUDENT):
-        student: nn.Module = models.BY_NAME[spec["type"]].from_spec(spec, most)
+        student: nn.Module = models.from_spec(spec, most)
     return student

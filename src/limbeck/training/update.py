@@ -137,12 +137,11 @@ class GradientUpdate:
         try:
             with torch.enable_grad():
                 total, means = mean_loss(self.objective(plan))
-                found = torch.autograd.grad(
-                    total, list(self.parameters.values()), materialize_grads=True
-                )
+                leaves = list(self.parameters.values())
+                values = torch.autograd.grad(total, leaves, materialize_grads=True)
         finally:
             buffers = self._restore(before)
-        return dict(zip(self.parameters, found, strict=True)), means.detach(), buffers
+        return dict(zip(self.parameters, values, strict=True)), means.detach(), buffers
 
     def _restore(self, before: Tensors) -> Tensors:
         r"""The buffers as they are now; the student gets back those before."""
