@@ -25,7 +25,6 @@ from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
-from limbeck.teachers.keys import count as row_count
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -42,8 +41,8 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
     x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
     if problem.held_out is not None:
-        count = row_count(problem.held_out_given)  # any others are mixtures of these
-        x = join([x, part_of(problem.held_out, 0, count)])
+        # any others are mixtures of these
+        x = join([x, part_of(problem.held_out, 0, problem.held_out_count)])
     weights = problem.row_weights
     n = rows(x) if weights is None else len(weights)
     used = np.arange(n) if weights is None else np.flatnonzero(weights)

@@ -15,17 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from limbeck.arrays import part_of, rows
+from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
+from limbeck.compression.generators import fresh
+from limbeck.compression.rows import Rows, TableFormat
 from limbeck.compression.students import Forest, Size, encoded, predictions, sizes
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import TreeArrays, Trees
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
+from limbeck.progress import tracked
+from limbeck.tables.reading import repeated_numbers
+from limbeck.tables.table import Table
 from limbeck.training.config import Training
 from limbeck.training.result import Result
 
@@ -36,8 +41,11 @@ MIN_COMPARED = 50  # held-out rows by which another student than the default is 
 MIN_GAIN = 0.9  # of the divergence: another student must have less
 MAX_WIDTH = 1000  # features up to which forests are tried
 RARE, MIN_EXPECTED = 0.2, 10  # a rare class: its share at most, and its expected rows at least
+MIN_POOL, PILOT_STEPS = 10_000, 400  # inputs and steps of the short runs
+# categories take more bytes and know no other values: the most of a divergence and the least gain
+MOST_RATIO, LEAST_GAIN = 0.75, 0.005
 MAX_ROWS = 2000  # of the training, that a student is compared on where none were held out
-Trials = list[dict[str, Any]]
+Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
 class Budget(NamedTuple):
@@ -82,15 +90,74 @@ def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
     return float(kl), float(agreement)
 
 
-def _compared(problem: Problem, result: Result) -> tuple[np.ndarray, np.ndarray]:
-    r"""The teacher's and the student's predictions at held-out rows, or at rows of the training."""
+def _compared(
+    problem: Problem, result: Result, mixed: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Predictions of teacher and student at rows held out, and mixed ones, or of the training."""
     if problem.held_out is None:
         x, targets = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS]
     else:
-        half = rows(problem.held_out) // 2  # the others are mixtures of these
-        x, targets = part_of(problem.held_out, 0, half), problem.held_out_targets[:half]
+        n = rows(problem.held_out) if mixed else problem.held_out_count
+        x, targets = part_of(problem.held_out, 0, n), problem.held_out_targets[:n]
     form = result.settings.get("student_output")
     return targets, predictions(result.student, x, problem.teacher.task, form)
+
+
+def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
+    r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
+    if problem.held_out is None or len(names) == 1:
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
+    scores = {}
+    for name in tracked(names, "trying inputs", problem.query.progress):
+        short = replace(recipe, inputs=name)
+        scores[name] = _pilot(problem, short, f"inputs-{name}", mixed=True)
+    training = in_folder(recipe.training, "student")  # not among those of the short runs
+    best = min(scores, key=lambda name: scores[name])
+    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
+    return replace(recipe, inputs=best, training=training), tried
+
+
+def best_columns(
+    problem: Problem, recipe: Recipe, data: Rows
+) -> tuple[Problem, Trials, str | None]:
+    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
+    layout, x = problem.format, problem.held_out
+    names: list[Any] = []
+    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
+        names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
+    if not names:
+        return problem, [], None
+    table = Table(data.given, categories=names)
+    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
+    held_out = coded.encode(problem.held_out_given)
+    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
+    as_codes = replace(
+        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
+    )
+    as_codes.targets = problem.targets
+    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
+    scores = {}
+    short = replace(recipe, training=replace(recipe.training, checkpoint=None))
+    choices = {"numbers": problem, "categories": as_codes}
+    for kind in tracked(list(choices), "trying columns", problem.query.progress):
+        scores[kind] = _pilot(choices[kind], short, kind)
+    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
+    gain = scores["numbers"] - scores["categories"]
+    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
+        return problem, tried, None
+    text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
+    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+
+
+def _pilot(problem: Problem, recipe: Recipe, name: str, mixed: bool = False) -> float:
+    r"""The divergence of a student after a short run with fewer inputs."""
+    student = DEFAULT if trainer.is_auto(recipe.student) else recipe.student
+    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
+    pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
+    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
+    short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
+    t, p = _compared(problem, train(problem, short), mixed)
+    return _scores(problem.teacher.task, t, p)[0]
 
 
 def _forests(problem: Problem) -> bool:
@@ -114,7 +181,7 @@ def nearer_student(
     of numbers.
     """
     first = best = attempt(problem, recipe, result)
-    if problem.held_out is None or rows(problem.held_out) < 2 * MIN_COMPARED:
+    if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
     if forests:

@@ -133,11 +133,16 @@ class Problem:
     def held_out_targets(self) -> np.ndarray:
         r"""The teacher's targets at the inputs held out."""
         assert self.held_out is not None
-        n = count(self.held_out_given)
+        targets, n = self.ask(self.held_out_given), self.held_out_count
         if rows(self.held_out) == n:
-            return self.ask(self.held_out_given)
+            return targets
         mixed = part_of(self.held_out, n, rows(self.held_out) - n)
-        return np.concatenate([self.ask(self.held_out_given), self.ask(self.format.decode(mixed))])
+        return np.concatenate([targets, self.ask(self.format.decode(mixed))])
+
+    @property
+    def held_out_count(self) -> int:
+        r"""The number of the user's rows that are held out."""
+        return 0 if self.held_out is None else count(self.held_out_given)
 
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
