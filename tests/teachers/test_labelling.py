@@ -340,15 +340,15 @@ def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
     assert len(caught) == 1
     assert np.array_equal(found, SINGLE)
     assert len(teacher.asked) == 200
-    assert not list(tmp_path.rglob("*.npy"))
+    assert not list(tmp_path.rglob("*.sqlite"))
 
 
 def test_a_damaged_cache_is_told_before_the_teacher_is_asked(tmp_path):
     label_rows(StandIn(), X, cache=tmp_path)
-    for path in tmp_path.rglob("*.values.npy"):
+    for path in tmp_path.rglob("*.sqlite"):
         path.write_bytes(path.read_bytes()[:-1])
     teacher = StandIn()
-    with pytest.raises(lb.CheckpointError, match=r"values\.npy cannot be read"):
+    with pytest.raises(lb.CheckpointError, match=r"answers\.sqlite"):
         label_rows(teacher, X, cache=tmp_path)
     assert teacher.calls == 0
 
