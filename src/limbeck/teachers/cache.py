@@ -16,9 +16,9 @@ import numpy as np
 
 from limbeck.arguments import Choice, Count, PathLike, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError, rename_argument, shown
+from limbeck.records import encode
 from limbeck.storage import disk
 from limbeck.storage.files import differences
-from limbeck.storage.records import encode
 from limbeck.teachers.keys import Array, row_keys
 
 FORMAT = "limbeck-teacher-cache-2"
@@ -97,8 +97,7 @@ class Answers:
         if self.top_k is not None:
             size = (self.top_k,)
             dtype = np.dtype([("probability", dtype, size), ("class", np.int32, size)])
-        shape = self.shape if self.top_k is None else ()
-        self._stored = Store(folder / ANSWERS, dtype, shape)
+        self._stored = Store(folder / ANSWERS, dtype, self.shape if self.top_k is None else ())
         self._agreed = False
 
     def __len__(self) -> int:
@@ -213,8 +212,7 @@ class Store:
         with self._open() as database:
             if database is not None:
                 database.execute("CREATE TEMP TABLE wanted (place INTEGER PRIMARY KEY, key BLOB)")
-                wanted = enumerate(_pieces(keys))
-                database.executemany("INSERT INTO wanted VALUES (?, ?)", wanted)
+                database.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(_pieces(keys)))
                 join = "SELECT place, row FROM wanted JOIN answers USING (key) ORDER BY place"
                 for place, row in database.execute(join):
                     if len(row) != self.size + 8:
@@ -262,9 +260,8 @@ class Store:
             raise self._damaged(f"cannot be read ({error})") from error
 
     def _damaged(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"cache: {self.path} {what}; remove it; its predictions are computed again"
-        )
+        advice = "remove it; its predictions are computed again"
+        return CheckpointError(f"cache: {self.path} {what}; {advice}")
 
 
 def _pieces(array: Array) -> Iterator[bytes]:

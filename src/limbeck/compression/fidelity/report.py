@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
@@ -17,7 +16,8 @@ from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, 
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
 from limbeck.errors import ArgumentError
-from limbeck.storage import files, records
+from limbeck.records import damaged, decode, encode
+from limbeck.storage import files
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
@@ -94,17 +94,7 @@ class Fidelity(Comparison):
         r"""Whether there were labels to compare with."""
         return bool(self.differences["teacher"])
 
-    def table(self) -> Table:
-        r"""The comparison as tables."""
-        return tables.table(self)
-
-    def sentence(self) -> str:
-        r"""The result in one sentence."""
-        return tables.sentence(self)
-
-    def need(self) -> str:
-        r"""A sentence: did you need the teacher? Empty where nothing was trained on labels."""
-        return tables.need(self)
+    table, sentence, need = tables.table, tables.sentence, tables.need
 
     def __str__(self) -> str:
         further = [tables.class_table(self)] if self.by_class else []
@@ -162,20 +152,20 @@ class Fidelity(Comparison):
     @checked_arguments
     def save(self, path: PathLike) -> Path:
         r"""Write the report as a JSON file."""
-        return files.write_bytes(path, records.encode(self.to_dict()))
+        return files.write_bytes(path, encode(self.to_dict()))
 
     @classmethod
     @checked_arguments
     def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
         path = Path(path)
-        saved = records.decode(files.read_bytes(path), path)
+        saved = decode(files.read_bytes(path), path)
         try:
             return cls.from_dict(saved)
         except ArgumentError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise records.damaged(path, f"cannot be read ({error!r})") from error
+            raise damaged(path, f"cannot be read ({error!r})") from error
 
 
 def fidelity(
