@@ -1,7 +1,4 @@
-r"""Models trained on true labels alone, stopped by held-out rows: a report's baselines.
-
-They are the same student, and boosted trees that are no larger.
-"""
+r"""A report's baselines, trained on labels alone: the same student, trees that are no larger."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
-    zeros = np.zeros((len(known), teacher.outputs))
-    targets = mix_labels(zeros, y[known], 1.0, teacher.classes)
+    targets = mix_labels(np.zeros((len(known), teacher.outputs)), y[known], 1.0, teacher.classes)
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
         fixed_targets=targets, loss=trainer.default_loss(teacher.task),

@@ -1,8 +1,4 @@
-r"""Which student: the smallest that retains enough, or one nearer to the teacher than the default.
-
-Students are compared at rows that were held out, and a student that is far from its teacher there
-is said to be so.
-"""
+r"""Which inputs, columns and student: those nearest to the teacher at rows held out."""
 
 from __future__ import annotations
 
@@ -109,8 +105,7 @@ def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Rec
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
     scores = {}
     for name in tracked(names, "trying inputs", problem.query.progress):
-        short = replace(recipe, inputs=name)
-        scores[name] = _pilot(problem, short, f"inputs-{name}", mixed=True)
+        scores[name] = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}", mixed=True)
     training = in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(scores, key=lambda name: scores[name])
     tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]

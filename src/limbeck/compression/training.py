@@ -152,8 +152,7 @@ class Problem:
         if missing := max(0, size - rows(pool.x)):  # a larger pool has the inputs of a smaller one
             inputs = pool.source
             if inputs is None:
-                options = (seed, self.query.progress, weight)
-                inputs = prepared(source, self.format, self.x, *options)
+                inputs = prepared(source, self.format, self.x, seed, self.query.progress, weight)
             more, more_weight = drawn(inputs, missing, n)
             new = self.query.label_some(self.teacher, self.format.decode(more))
             if not new.known.all():  # those that the teacher has labelled
@@ -348,8 +347,7 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
         form = "values"
     elif form == "auto" and getattr(student, "output_form", None) is None:  # the user's own module
         with torch.no_grad():
-            outputs = student(student_inputs(student, part_of(x, 0, 8)))
-            form = forms.recognise(outputs) or "logits"
+            form = forms.recognise(student(student_inputs(student, part_of(x, 0, 8)))) or "logits"
     schedule = training.schedule
     if isinstance(student, Preprocessed) and has_default_update(training):
         rate, schedule = RATE, Cosine(WARMUP) if is_auto(schedule) else schedule
