@@ -91,10 +91,6 @@ def each_label(measure: Rows) -> Rows:
     return rows
 
 
-label_agreement, label_log_probability = each_label(agreement), each_label(log_probability)
-label_kl = each_label(kl)
-
-
 def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
     r"""Whether both are on the same side of one half for every label."""
     return ((p > 0.5) == (truth > 0.5)).all(1).astype(float)
@@ -235,11 +231,11 @@ def _of_class(title: str, which: str, share: bool = True, rises: bool = True) ->
     return Measure(f"{title} of {which}", rises, share, format=".3f", class_title=title)
 
 
-_SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
+_SAME: dict[str, Rows] = {"classification": agreement, "multilabel": each_label(agreement)}
 _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
-_LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
+_LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": each_label(log_probability)}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
-_KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
+_KL: dict[str, Rows] = {"classification": kl, "multilabel": each_label(kl)}
 _AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
 _R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
