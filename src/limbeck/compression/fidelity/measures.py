@@ -81,14 +81,14 @@ def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.maximum(terms.sum(1), 0)  # below 0 by rounding alone
 
 
-def each_label(measure: Rows) -> Rows:
-    r"""The mean over labels of a measure of two classes, no and yes."""
+def by_task(measure: Rows) -> dict[str, Rows]:
+    r"""A measure of classes; of labels its mean over them, each of two classes, no and yes."""
 
-    def rows(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+    def each_label(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
         classes = (np.stack([1 - part, part], 2).reshape(-1, 2) for part in (truth, p))
         return measure(*classes).reshape(p.shape).mean(1)
 
-    return rows
+    return {"classification": measure, "multilabel": each_label}
 
 
 def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -231,11 +231,9 @@ def _of_class(title: str, which: str, share: bool = True, rises: bool = True) ->
     return Measure(f"{title} of {which}", rises, share, format=".3f", class_title=title)
 
 
-_SAME: dict[str, Rows] = {"classification": agreement, "multilabel": each_label(agreement)}
+_SAME, _LOG, _KL = map(by_task, (agreement, log_probability, kl))
 _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
-_LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": each_label(log_probability)}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
-_KL: dict[str, Rows] = {"classification": kl, "multilabel": each_label(kl)}
 _AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
 _R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
