@@ -219,15 +219,15 @@ def compress(
         budget=Budget(keep, max_bytes, max_latency), default=default and steps is None,
     )  # fmt: skip
     try:
-        found = search(problem, recipe)
+        choices = search(problem, recipe)
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
         problem = make_problem(row_weights)  # all of whose rows have been labelled
-        found = search(problem, replace(recipe, inputs="data"))
+        choices = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
-    result, problem, recipe, tried, note = found
+    result, problem, recipe, tried, note = choices
     texts = [note, leak, _query_note(problem, rows(data.x)), *_value_notes(problem, result)]
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)

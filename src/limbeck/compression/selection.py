@@ -238,22 +238,22 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
             continue
         name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
         own = replace(recipe, student=size, training=in_folder(recipe.training, name))
-        found = attempt(problem, own)
-        entry = found.trial()
-        if found.divergence > 0.95 * latest.get(kind, math.inf):
+        candidate = attempt(problem, own)
+        result, entry = candidate.result, candidate.trial()
+        if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
-        latest[kind] = found.divergence
+        latest[kind] = candidate.divergence
         if max_latency is not None:
-            times[size] = entry["latency"] = one_row(problem, found.result.student, found.result)
+            times[size] = entry["latency"] = one_row(problem, result.student, result)
         tried.append(entry)
         if max_latency is not None and times[size] > max_latency:
             continue
-        if max_bytes is not None and kind and _tensor_bytes(found.result.student) > max_bytes:
+        if max_bytes is not None and kind and _tensor_bytes(result.student) > max_bytes:
             continue
-        if nearest is None or found.divergence < nearest.divergence:
-            nearest = found
-        if found.fidelity >= keep:
-            nearest = found
+        if nearest is None or candidate.divergence < nearest.divergence:
+            nearest = candidate
+        if candidate.fidelity >= keep:
+            nearest = candidate
             break
     if nearest is None:
         assert max_latency is not None
@@ -308,8 +308,8 @@ def in_folder(training: Training, name: str) -> Training:
 
 def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
-    alone = problem.labels is None and "targets" in vars(problem)
-    if problem.held_out is None and not alone:
+    unmixed = problem.labels is None and "targets" in vars(problem)
+    if problem.held_out is None and not unmixed:
         return []  # no rows have the teacher's own targets, and none are labelled only for this
     t, p = _compared(problem, result)
     task, n = problem.teacher.task, len(t)
@@ -330,9 +330,9 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
             name = k if classes is None else classes[k]
-            kept = f"{student / teacher:.0%} of its teacher's average precision"
+            retained = f"{student / teacher:.0%} of its teacher's average precision"
             notes.append(
-                f"Doubtful: at {where} the student retains {kept} for the rare class "
+                f"Doubtful: at {where} the student retains {retained} for the rare class "
                 f"{str(name)!r}, below 90%; {advice}."
             )
     return notes

@@ -124,7 +124,7 @@ class Answers:
                     raise CheckpointError(f"cache: writing {path} failed ({error})") from error
             self._stored.write(keys, rows)
 
-    def as_kept(self, values: Array) -> Array:
+    def as_stored(self, values: Array) -> Array:
         r"""The predictions (n, *shape) as `get` would return them."""
         return self._decode(self._encode(values))
 

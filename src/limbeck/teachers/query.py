@@ -273,7 +273,7 @@ class _Session:
 
     def _timed(self, numbers: Array) -> tuple[Array, float]:
         start = time.monotonic()
-        return self._ask(numbers), time.monotonic() - start
+        return self._query_rows(numbers), time.monotonic() - start
 
     def _next(self, bar: Iterator[int]) -> Array | None:
         r"""The next rows to query, by number; None at the end, or of the time."""
@@ -301,12 +301,12 @@ class _Session:
             self.written = time.monotonic()
 
     def _take(self, numbers: Array, y: Array) -> None:
-        self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
+        self.targets[numbers] = y if self.answers is None else self.answers.as_stored(y)
         self.known[numbers] = True
         if self.writable:
             self.unsaved.append((numbers, y))
 
-    def _ask(self, batch: Array) -> Array:
+    def _query_rows(self, batch: Array) -> Array:
         rows = self.rows[batch]
         part = select(self.X, rows)
         try:

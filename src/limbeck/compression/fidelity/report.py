@@ -181,8 +181,8 @@ def fidelity(
     `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame;
     `sample_weight` (n,) are weights of the rows in all measures.
 
-    >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
-    >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
+    >>> teacher = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
+    >>> report = fidelity("classification", teacher, teacher[::-1], [0, 1, 1, 1])
     >>> report.measures["teacher"]["accuracy"], report.retention
     (Figure(value=0.75, std_error=0.25), 0.333...)
     """
