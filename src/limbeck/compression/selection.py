@@ -18,7 +18,7 @@ from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
 from limbeck.compression.generators import fresh
 from limbeck.compression.rows import Rows, TableFormat
-from limbeck.compression.students import Forest, Size, encoded, predictions, sizes
+from limbeck.compression.students import Forest, Size, encoded, predictions, sizes, tensor_bytes
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
@@ -248,7 +248,7 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
         tried.append(entry)
         if max_latency is not None and times[size] > max_latency:
             continue
-        if max_bytes is not None and kind and _tensor_bytes(result.student) > max_bytes:
+        if max_bytes is not None and kind and tensor_bytes(result.student) > max_bytes:
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
@@ -261,10 +261,6 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
         expected += "fastest student that max_bytes allows, in `predict` on this machine"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
     return nearest, tried
-
-
-def _tensor_bytes(student: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in student.state_dict().values())
 
 
 def one_row(problem: Problem, student: nn.Module, result: Result | None = None) -> float:

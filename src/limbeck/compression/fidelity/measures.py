@@ -129,7 +129,12 @@ def r2(truth: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
     return np.asarray((1 - part + w * (part * d - e) / b).mean(1))
 
 
-QUANTILES = {"difference_50": 0.5, "difference_90": 0.9, "difference_99": 0.99, "difference_max": 1}
+QUANTILES = {
+    "difference_50": (0.5, "median difference"),
+    "difference_90": (0.9, "90th percentile"),
+    "difference_99": (0.99, "99th percentile"),
+    "difference_max": (1.0, "largest difference"),
+}
 
 
 def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> dict[str, Figure]:
@@ -148,7 +153,7 @@ def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) ->
     order, weight = np.argsort(errors), np.broadcast_to(w, len(errors))
     errors, weight = errors[order], weight[order] / weight.sum()
     below, n, figures = np.cumsum(weight).clip(max=1), 1 / (weight**2).sum(), {}
-    for name, level in QUANTILES.items():
+    for name, (level, _) in QUANTILES.items():
         place = min(int(np.searchsorted(below, level - 1e-9)), len(errors) - 1)
         rank = max(level * n, 1.0)
         chance = np.diff(betainc(rank, n - rank + 1, below), prepend=0)
@@ -253,14 +258,7 @@ MEASURES = {  # in the order of tables
     "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
     "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
     "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
-    **{
-        name: Measure(f"{which} / teacher's σ", False)
-        for name, which in zip(
-            QUANTILES,
-            ("median difference", "90th percentile", "99th percentile", "largest difference"),
-            strict=True,
-        )
-    },
+    **{name: Measure(f"{title} / teacher's σ", False) for name, (_, title) in QUANTILES.items()},
     "kl": Measure("KL from teacher", False, False, "teacher", _KL),
     "rare_kl": _of_class("KL from teacher", "the rarest class", False, rises=False),
     "ece": Measure("calibration error", False, True),
