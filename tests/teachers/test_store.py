@@ -187,6 +187,40 @@ def test_other_files_are_left_alone(store):
     assert store.lookup(inputs([1]))[0].all()
 
 
+DYING = """
+import os
+import sys
+from pathlib import Path
+import numpy as np
+from limbeck.teachers import cache
+
+pieces = cache._pieces
+
+def dying(array):
+    for number, piece in enumerate(pieces(array)):
+        if number == 90_000:  # of one write; what the database holds in memory is long on disk
+            os._exit(7)
+        yield piece
+
+store = cache.Store(Path(sys.argv[1]), np.dtype(np.float32), (3,))
+cache._pieces = dying
+keys = np.arange(200_000, dtype=np.uint64).reshape(-1, 2)
+store.write(keys, np.ones((len(keys), 3), np.float32))
+"""
+
+
+def test_a_writer_that_dies_in_a_write_leaves_what_was_there(store):
+    environment = os.environ | {"PYTHONPATH": str(Path(lb.__file__).parents[1])}
+    command = [sys.executable, "-c", DYING, store.path]
+    assert subprocess.run(command, env=environment, check=False).returncode == 7
+    assert len(store) == 6
+    found, values = store.lookup(inputs([1, 2, 3, 4, 10, 20]))
+    assert found.all()
+    assert np.array_equal(values, rows([1, 2, 3, 4, 10, 20]))
+    write(store, [5])
+    assert len(store) == 7
+
+
 WRITER = """
 import sys
 import numpy as np
