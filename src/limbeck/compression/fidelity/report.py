@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.table import Table
 
 from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
@@ -94,7 +95,17 @@ class Fidelity(Comparison):
         r"""Whether there were labels to compare with."""
         return bool(self.differences["teacher"])
 
-    table, sentence, need = tables.table, tables.sentence, tables.need
+    def table(self) -> Table:
+        r"""The comparison as tables."""
+        return tables.table(self)
+
+    def sentence(self) -> str:
+        r"""The result in one sentence."""
+        return tables.sentence(self)
+
+    def need(self) -> str:
+        r"""A sentence: did you need the teacher? Empty where nothing was trained on labels."""
+        return tables.need(self)
 
     def __str__(self) -> str:
         further = [tables.class_table(self)] if self.by_class else []
