@@ -5,6 +5,7 @@ import random
 import shutil
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.cli.folder import Folder, is_unfinished
 from limbeck.storage import checkpoints, disk
+from limbeck.teachers.cache import TeacherCache
 from tests.faults import Killed, crash_points, faulty_disk, killed
 from tests.storage.writers import WRITERS, load_command, save_command
 
@@ -79,6 +81,27 @@ def test_a_command_is_never_refused_after_a_crash(tmp_path, before, kill):
         left = [path for path in out.parent.rglob("*") if path.is_dir() or disk.is_own(path.name)]
         assert left == [out]
     assert {"resumed", "repeated", *whole} <= ends
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "failed"])
+def test_answers_of_a_teacher_survive(tmp_path, kill):
+    keys, values = np.arange(8, dtype=np.uint64).reshape(4, 2), np.arange(8.0).reshape(4, 2)
+    for at in itertools.count(1):
+        folder = tmp_path / str(at)
+        with faulty_disk():
+            TeacherCache(folder).answers("teacher", (2,)).put(keys[:2], values[:2])
+        with faulty_disk(at, kill) as faulty, suppress(Killed, lb.CheckpointError):
+            TeacherCache(folder).answers("teacher", (2,)).put(keys[2:], values[2:])
+        if faulty.count < at:
+            break
+        known, found = TeacherCache(folder).answers("teacher", (2,)).get(keys)
+        assert known[:2].all()
+        np.testing.assert_array_equal(found, values[known])
+        TeacherCache(folder).answers("teacher", (2,)).put(keys[2:], values[2:])
+        np.testing.assert_array_equal(
+            TeacherCache(folder).answers("teacher", (2,)).get(keys)[1], values
+        )
+    assert at > 8
 
 
 @pytest.mark.slow

@@ -271,7 +271,7 @@ labelling.label_rows(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_it_has_kept_all_that_was_written(tmp_path):
+def test_killed_it_has_stored_all_that_was_written(tmp_path):
     here = [str(Path(lb.__file__).parents[1]), str(Path(__file__).parents[2])]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, tmp_path], check=False,
@@ -340,15 +340,15 @@ def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
     assert len(caught) == 1
     assert np.array_equal(found, SINGLE)
     assert len(teacher.asked) == 200
-    assert not list(tmp_path.rglob("*.sqlite"))
+    assert not list(tmp_path.rglob("*.npy"))
 
 
 def test_a_damaged_cache_is_told_before_the_teacher_is_asked(tmp_path):
     label_rows(StandIn(), X, cache=tmp_path)
-    for path in tmp_path.rglob("*.sqlite"):
+    for path in tmp_path.rglob("*.values.npy"):
         path.write_bytes(path.read_bytes()[:-1])
     teacher = StandIn()
-    with pytest.raises(lb.CheckpointError, match=r"answers\.sqlite"):
+    with pytest.raises(lb.CheckpointError, match=r"values\.npy cannot be read"):
         label_rows(teacher, X, cache=tmp_path)
     assert teacher.calls == 0
 

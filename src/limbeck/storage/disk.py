@@ -89,6 +89,12 @@ def flush(descriptors: Sequence[int]) -> None:
             os.close(descriptor)
 
 
+def flush_folder(folder: Path) -> None:
+    r"""Wait until the names in a folder are on the disk, where the system can do that."""
+    with suppress(OSError):
+        flush([os.open(folder, os.O_RDONLY)])
+
+
 def replace(source: Path, path: Path) -> None:
     r"""Give a file another name, at once, in place of what has that name."""
     os.replace(source, path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
-import math
+import os
 import re
-import sqlite3
-from collections.abc import Iterator, Sequence
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -19,13 +22,14 @@ from limbeck.errors import ArgumentError, CheckpointError, rename_argument, show
 from limbeck.records import encode
 from limbeck.storage import disk
 from limbeck.storage.files import differences
-from limbeck.teachers.keys import Array, row_keys
+from limbeck.teachers.keys import Array, distinct, row_keys
 
-FORMAT = "limbeck-teacher-cache-2"
+FORMAT = "limbeck-teacher-cache-1"
 META = "meta.json"
-ANSWERS = "answers.sqlite"
-SCHEMA = "CREATE TABLE answers (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
-LOCK_SECONDS = 60.0  # for which a process waits for another
+KEYS, VALUES = ".keys.npy", ".values.npy"
+MOST = 64  # segments, before the smaller half becomes one
+CHUNK = 2**24  # bytes that are copied at once
+ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer any more
 
 
 class TeacherCache:
@@ -97,17 +101,17 @@ class Answers:
         if self.top_k is not None:
             size = (self.top_k,)
             dtype = np.dtype([("probability", dtype, size), ("class", np.int32, size)])
-        self._stored = Store(folder / ANSWERS, dtype, self.shape if self.top_k is None else ())
+        self._segments = Segments(folder, dtype, self.shape if self.top_k is None else ())
         self._agreed = False
 
     def __len__(self) -> int:
         self._agree()
-        return len(self._stored)
+        return len(self._segments)
 
     def get(self, keys: Array) -> tuple[Array, Array]:
         r"""Which rows, by keys (n, 2), are stored, (n,), and their predictions, in order."""
         self._agree()
-        known, rows = self._stored.lookup(keys)
+        known, rows = self._segments.lookup(keys)
         return known, self._decode(rows)
 
     def put(self, keys: Array, values: Array) -> None:
@@ -117,12 +121,9 @@ class Answers:
             raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
         if len(rows):
             self._agree()
-            if not (path := self.folder / META).exists():
-                try:
-                    disk.write_file(path, encode(self.about))
-                except OSError as error:
-                    raise CheckpointError(f"cache: writing {path} failed ({error})") from error
-            self._stored.write(keys, rows)
+            if not (self.folder / META).exists():
+                _write(self.folder / META, [encode(self.about)])
+            self._segments.write(keys, rows)
 
     def as_stored(self, values: Array) -> Array:
         r"""The predictions (n, *shape) as `get` would return them."""
@@ -146,7 +147,7 @@ class Answers:
             raise ArgumentError("top_k", "predictions that do not sum to 1", expected)
         # of equal probabilities the lower class, whatever else is in the row
         largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
-        rows = np.empty(len(numbers), self._stored.dtype)
+        rows = np.empty(len(numbers), self._segments.dtype)
         rows["class"] = largest
         rows["probability"] = np.take_along_axis(numbers, largest, axis=1)
         return rows
@@ -165,7 +166,7 @@ class Answers:
         r"""Refuse a folder that was made for something else."""
         if self._agreed:
             return
-        filled = (self.folder / ANSWERS).exists()  # before meta is read, which is written first
+        filled = self.folder.is_dir() and any(self.folder.glob("*.npy"))  # looked at before meta
         path = self.folder / META
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
@@ -195,81 +196,203 @@ def as_cache(value: object) -> TeacherCache | None:
         return TeacherCache(value)  # type: ignore[arg-type]
 
 
-class Store:
-    r"""Rows under keys of 128 bits in one SQLite file, which locks and recovers by itself."""
+class Segment(NamedTuple):
+    r"""One write."""
 
-    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.path, self.dtype, self.shape = path, dtype, shape
-        self.size = dtype.itemsize * math.prod(shape)  # bytes of a row, which its check follows
+    name: str
+    head: Array  # (n, 3): keys, and checks of the rows
+    values: Array
+
+
+class Segments:
+    r"""Rows under keys, in a folder, where each write makes a segment."""
+
+    # its two files are renamed when complete, the keys last, and never changed: no locks needed
+
+    def __init__(self, folder: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self.folder, self.dtype, self.shape = folder, dtype, shape
+        self._index(())
+        self._lock, self._compacts = threading.RLock(), True
 
     def __len__(self) -> int:
-        with self._open() as database:
-            return database.execute("SELECT count(*) FROM answers").fetchone()[0] if database else 0
+        with self._lock:
+            self._refresh()
+            return len(distinct(self._keys)[0])
 
     def lookup(self, keys: Array) -> tuple[Array, Array]:
         r"""Which keys (n, 2) are there, (n,), and the rows of those that are, in order."""
-        known, stored = np.zeros(len(keys), bool), bytearray()
-        with self._open() as database:
-            if database is not None:
-                database.execute("CREATE TEMP TABLE wanted (place INTEGER PRIMARY KEY, key BLOB)")
-                database.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(_pieces(keys)))
-                join = "SELECT place, row FROM wanted JOIN answers USING (key) ORDER BY place"
-                for place, row in database.execute(join):
-                    if len(row) != self.size + 8:
-                        raise self._damaged(f"has rows of {len(row)} bytes, not {self.size + 8}")
-                    known[place] = True
-                    stored += row
-        parts = np.frombuffer(stored, np.uint8).reshape(-1, self.size + 8)
-        rows = parts[:, :-8].copy().view(self.dtype).reshape(len(parts), *self.shape)
-        checks = parts[:, -8:].copy().view("<u8")[:, 0]
-        if len(rows) and (_checks(keys[known], rows) != checks).any():
-            raise self._damaged("has other rows than were written")
-        return known, rows
+        with self._lock:
+            self._refresh()
+            places = self._find(keys)
+            known = places >= 0
+            places = places[known]
+            rows = np.empty((len(places), *self.shape), self.dtype)
+            which = np.searchsorted(self._starts, places, side="right") - 1
+            for number in np.unique(which):
+                segment, here = self._order[number], which == number
+                inside = places[here] - self._starts[number]
+                rows[here] = part = segment.values[inside]
+                wrong = _checks(segment.head[inside, :2], part) != segment.head[inside, 2]
+                if wrong.any():
+                    path = self.folder / (segment.name + VALUES)
+                    raise _damaged(path, f"has another row {inside[wrong][0]} than was written")
+            return known, rows
 
     def write(self, keys: Array, rows: Array) -> None:
-        r"""Store rows, unless their keys are there already."""
-        checks = _checks(keys, rows).astype("<u8")[:, None].view(np.uint8)
-        plain = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
-        pairs = zip(_pieces(keys), _pieces(np.hstack([plain, checks])), strict=True)
-        with self._open(create=True) as database:
-            assert database is not None
-            database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", pairs)
+        r"""Store rows; raises a CheckpointError on failure."""
+        if len(keys):
+            self._commit(np.column_stack([keys, _checks(keys, rows)]), [rows])
+            with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
+                self._compact()
 
-    @contextlib.contextmanager
-    def _open(self, create: bool = False) -> Iterator[sqlite3.Connection | None]:
-        r"""The database, in a transaction; None if there is none yet."""
+    def _commit(self, head: Array, rows: Iterable[Array]) -> None:
+        name = f"{time.time_ns():020d}-{secrets.token_hex(8)}"
+        values = self.folder / (name + VALUES)
+        _write(values, _array_file(self.dtype, (len(head), *self.shape), rows))
         try:
-            if create:
-                disk.make_folder(self.path.parent)
-            elif not self.path.exists():
-                yield None
+            keys = self.folder / (name + KEYS)
+            _write(keys, _array_file(head.dtype, head.shape, [head]))
+        except CheckpointError:
+            with contextlib.suppress(OSError):
+                disk.remove(values)
+            raise
+        disk.flush_folder(self.folder)  # names, too, shall survive a crash
+
+    def _refresh(self) -> None:
+        for _ in range(100):  # the folder may change meanwhile
+            before, names = set(self._listing()), sorted(self._listing())
+            if not before.issubset(names):  # others compact; the list may lack old and new ones
+                continue
+            if names == [segment.name for segment in self._order]:
                 return
-            address = f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-            connection = sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)
-            with contextlib.closing(connection) as database, database:
-                database.execute("PRAGMA trusted_schema = OFF")  # the file may be another's
-                if create:
-                    database.execute(SCHEMA.replace("TABLE", "TABLE IF NOT EXISTS"))
-                schema = database.execute("SELECT sql FROM sqlite_master").fetchall()
-                if schema and schema[0] != (SCHEMA,):
-                    raise self._damaged("is not one of the teacher cache's own files")
-                yield database if schema else None
-        except (OSError, sqlite3.OperationalError) as error:  # locked, full, not permitted
-            raise CheckpointError(f"cache: {self.path} cannot be used ({error})") from error
-        except sqlite3.Error as error:
-            raise self._damaged(f"cannot be read ({error})") from error
+            known = {segment.name: segment for segment in self._order}
+            segments = [known.get(name) or self._open(name) for name in names]
+            if None not in segments:
+                return self._index(segment for segment in segments if segment is not None)
+        raise CheckpointError(f"cache: the files in {self.folder} do not stay; is a link broken?")
 
-    def _damaged(self, what: str) -> CheckpointError:
-        advice = "remove it; its predictions are computed again"
-        return CheckpointError(f"cache: {self.path} {what}; {advice}")
+    def _listing(self) -> Iterator[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CheckpointError(f"cache: {self.folder} cannot be read ({error})") from error
+        for name in names:
+            if name.endswith(KEYS) and not name.startswith("."):
+                yield name.removesuffix(KEYS)
+            elif name.endswith(".npy") and not name.endswith(VALUES):
+                raise _damaged(self.folder / name, "is not one of the teacher cache's own files")
+
+    def _open(self, name: str) -> Segment | None:
+        keys, values = (self.folder / (name + ending) for ending in (KEYS, VALUES))
+        try:
+            head = _load(keys)
+            if head.dtype != np.uint64 or head.ndim != 2 or head.shape[1] != 3:
+                raise _damaged(keys, f"holds {head.dtype} of shape {head.shape}, not keys")
+            rows = _load(values)
+        except FileNotFoundError:
+            if not keys.exists():
+                return None
+            raise _damaged(values, "is missing") from None
+        expected = (len(head), *self.shape)
+        if rows.dtype != self.dtype or rows.shape != expected:
+            holds = f"holds {rows.dtype} of shape {rows.shape}"
+            raise _damaged(values, f"{holds}, and not {self.dtype} of shape {expected}")
+        return Segment(name, head, rows)
+
+    def _index(self, segments: Iterable[Segment]) -> None:
+        self._order = list(segments)
+        heads = [segment.head for segment in self._order]
+        joined = np.concatenate([np.zeros((0, 3), np.uint64), *heads])
+        self._starts = np.cumsum([0, *map(len, heads)])
+        self._places = np.argsort(joined[:, 0], kind="stable")
+        self._keys = joined[self._places, :2]
+        self._lanes = self._keys[:, 0].copy()  # contiguous, for the search
+
+    def _find(self, keys: Array) -> Array:
+        r"""The place of each key among all rows, (n,); −1 where it is not there."""
+        order = np.argsort(keys[:, 0])  # a search in order is many times faster
+        at = np.empty(len(keys), np.intp)
+        at[order] = np.searchsorted(self._lanes, keys[order, 0])
+        places = np.full(len(keys), -1)
+        left = np.arange(len(keys))
+        while True:  # once, but where the first half of two keys is the same
+            left = left[at[left] < len(self._lanes)]
+            left = left[self._lanes[at[left]] == keys[left, 0]]
+            if not len(left):
+                return places
+            same = self._keys[at[left], 1] == keys[left, 1]
+            places[left[same]] = self._places[at[left[same]]]
+            left = left[~same]
+            at[left] += 1
+
+    def _compact(self) -> None:
+        if not self._compacts or len(list(self._listing())) <= MOST:
+            return
+        self._refresh()
+        smaller = sorted(self._order, key=lambda s: len(s.head))[: MOST // 2 + 1]
+        head = np.concatenate([segment.head for segment in smaller])
+        numbers = np.sort(distinct(head[:, :2])[0])
+        self._commit(head[numbers], _copied(smaller, numbers))
+        for segment in smaller:
+            for ending in (KEYS, VALUES):  # without its keys a segment is gone
+                try:
+                    disk.remove(self.folder / (segment.name + ending))
+                except OSError:  # some systems keep files that are mapped
+                    self._compacts = False
+        for path in self.folder.iterdir():  # what killed processes have left unfinished
+            keys = path.with_name(path.name.removesuffix(VALUES) + KEYS)
+            unpaired = path.name.endswith(VALUES) and not keys.exists()
+            with contextlib.suppress(OSError):
+                old = time.time() - path.stat().st_mtime > ABANDONED
+                if old and (path.suffix == ".tmp" or unpaired):
+                    disk.remove(path)
 
 
-def _pieces(array: Array) -> Iterator[bytes]:
-    r"""The bytes of each row."""
-    content, size = array.tobytes(), array.itemsize * array.shape[1]
-    return (content[at : at + size] for at in range(0, len(content), size))
+def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
+    r"""The rows of segments with these numbers, in pieces that fit into memory."""
+    start = 0
+    for segment in segments:
+        stop = start + len(segment.head)
+        inside = numbers[(numbers >= start) & (numbers < stop)] - start
+        step = max(1, CHUNK * len(segment.head) // max(1, segment.values.nbytes))
+        yield from (segment.values[inside[at : at + step]] for at in range(0, len(inside), step))
+        start = stop
 
 
 def _checks(keys: Array, rows: Array) -> Array:
     words = np.ascontiguousarray(rows).view(np.uint32).reshape(len(rows), -1)
     return row_keys(words)[:, 0] ^ keys[:, 0]
+
+
+def _array_file(dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> Iterator[Any]:
+    r"""An array's file piece by piece: no more than one of them is in memory."""
+    about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, about)
+    yield header.getvalue()
+    for piece in pieces:
+        yield np.ascontiguousarray(piece, dtype).reshape(-1).view(np.uint8)
+
+
+def _write(path: Path, content: Iterable[Any]) -> None:
+    try:
+        disk.write_file(path, content)
+    except OSError as error:
+        raise CheckpointError(f"cache: writing {path} failed ({error})") from error
+
+
+def _load(path: Path) -> Array:
+    try:
+        return np.asanyarray(np.lib.format.open_memmap(path, mode="r"))  # never pickled objects
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of the reader's many kinds
+        raise _damaged(path, f"cannot be read ({error})") from error
+
+
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"cache: {path} {what}; remove it and its pair; only its predictions are computed again"
+    )
