@@ -118,7 +118,6 @@ CASES = [  # a declaration, values that it accepts with what they become, and va
     (arg.Flag, {True: True, np.bool_(False): False}, ["no", 2, None, []]),
     (arg.PathLike, {"a": "a", Path("b"): Path("b")}, ["", b"a", 3, "a\0", "\ud800", None]),
     (arg.Device, {"cpu": torch.device("cpu")}, ["gpu", 0, None, "cuda:99"]),
-    (arg.DType, {torch.float64: torch.float64}, [torch.int64, "float32", np.float32]),
     (arg.Text, {"": "", "a": "a"}, [None, 3, b"a"]),
     (arg.Count | arg.Auto | None, {"auto": "auto", 2: 2, None: None}, ["Auto", 0, [], 2.5]),
 ]

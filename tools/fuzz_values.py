@@ -301,7 +301,7 @@ VALID: dict[str, list[str]] = {
     "AsGiven": ["None"], "Truth": ["True", "False"], "FilePath": PATHS, "DeviceName": ["'cpu'"],
     "Generator": ["torch.Generator().manual_seed(0)"], "dtype": ["torch.float32", "torch.float64"],
     "NoneType": ["None"], "Tensor": ["rows()", "bits()"], "Module": ["net()"],
-    "FloatType": ["torch.float32"], "Discrete": ["lb.Binary(4)", "lb.Spins(4)"],
+    "Discrete": ["lb.Binary(4)", "lb.Spins(4)"],
     "Support": ["lb.Spins(3)", "lb.Real(3)"], "Table": ["lb.Table(frame())"],
     "TeacherCache": ["lb.TeacherCache(out('cache'))"], "ndarray": ["np.ones(3)"],
     "Loss": ["losses.cross_entropy()"], "Path": PATHS, "RBM": ["rbm()"], "NADE": ["nade()"],

@@ -148,45 +148,37 @@ class Truth(Converter):
         raise RefusedError
 
 
-class Choice(Converter):
-    r"""One of a few names; the nearest one is suggested for another."""
+class Matching(Converter):
+    r"""A value that passes a test, as it came."""
 
-    def __init__(self, *names: str) -> None:
-        self.names = names
-        self.expected = ", ".join(map(repr, sorted(names)))
+    def __init__(self, matches: Callable[[Any], bool], expected: str) -> None:
+        self.matches, self.expected = matches, expected
 
-    def convert(self, value: Any) -> str:
-        if isinstance(value, str) and value in self.names:
+    def convert(self, value: Any) -> Any:
+        if self.matches(value):
             return value
         raise RefusedError
 
-    def describe(self, value: object) -> str:
-        return ArgumentError.unknown("", value, self.names).expected
 
-
-class Instance(Converter):
+class Instance(Matching):
     r"""An object of a class."""
 
     def __init__(self, cls: type, expected: str | None = None) -> None:
         self.cls, name = cls, cls.__name__
         article = "an" if name[0] in ("FHLMNRSX" if name.isupper() else "AEIOU") else "a"
-        self.expected = expected or CLASSES.get(cls, f"{article} {name}")
-
-    def convert(self, value: Any) -> Any:
-        if isinstance(value, self.cls):
-            return value
-        raise RefusedError
+        expected = expected or CLASSES.get(cls, f"{article} {name}")
+        super().__init__(lambda value: isinstance(value, cls), expected)
 
 
-class FunctionObject(Converter):
-    r"""A function, or any other object that can be called (but no class)."""
+class Choice(Matching):
+    r"""One of a few names; the nearest one is suggested for another."""
 
-    expected = "a function"
+    def __init__(self, *names: str) -> None:
+        self.names, listed = names, ", ".join(map(repr, sorted(names)))
+        super().__init__(lambda value: isinstance(value, str) and value in names, listed)
 
-    def convert(self, value: Any) -> Any:
-        if callable(value) and not isinstance(value, type):
-            return value
-        raise RefusedError
+    def describe(self, value: object) -> str:
+        return ArgumentError.unknown("", value, self.names).expected
 
 
 class Listed(Converter):
@@ -240,17 +232,6 @@ class DeviceName(Converter):
         return f"a device of this machine ({self.obstacle(value)})"
 
 
-class FloatType(Converter):
-    r"""torch.float32 or torch.float64."""
-
-    expected = "torch.float32 or torch.float64"
-
-    def convert(self, value: Any) -> torch.dtype:
-        if value is torch.float32 or value is torch.float64:
-            return value
-        raise RefusedError
-
-
 class Either(Converter):
     r"""What one of several converters accepts; the first that does converts."""
 
@@ -282,10 +263,9 @@ Remainder = Annotated[float, Number(0, below=1)]  # without 1
 Flag = Annotated[bool, Truth()]
 Text = Annotated[str, Instance(str, "text")]
 Auto = Annotated[str, Choice("auto")]
-Function = Annotated[T, FunctionObject()]
+Function = Annotated[T, Matching(lambda f: callable(f) and not isinstance(f, type), "a function")]
 PathLike = Annotated[str | Path, FilePath()]
 Device = Annotated[str | torch.device, DeviceName()]
-DType = Annotated[torch.dtype, FloatType()]
 Items = Annotated[T, Listed()]
 Dict = Annotated[T, Instance(Mapping, "a dict")]
 UserObject = Annotated[T, AsGiven()]
@@ -363,14 +343,6 @@ def _checked(function: Checked, declares: Callable[..., Any]) -> Checked:
 
     checked.checks_arguments = True  # type: ignore[attr-defined]
     return checked  # type: ignore[return-value]
-
-
-def number(argument: str, value: object, expected: str, holds: Callable[[float], bool]) -> float:
-    r"""A finite number for which a condition holds."""
-    result: float = Number()(argument, value, expected)
-    if not holds(result):
-        raise ArgumentError(argument, shown(value), expected)
-    return result
 
 
 def integer(argument: str, value: object, expected: str, least: int | None = None) -> int:

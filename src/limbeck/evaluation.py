@@ -243,9 +243,8 @@ def evaluate(
         with torch.no_grad():
             view = View(model, x, output)
             if not isinstance(raw := view.raw(), Tensor) or not raw.ndim:
-                raise ArgumentError(
-                    "model", f"outputs {shown(raw)}", "a tensor (n, ...) of outputs"
-                )
+                received = f"outputs {shown(raw)}"
+                raise ArgumentError("model", received, "a tensor (n, ...) of outputs")
             derivatives = view.derivatives(domain) if "derivatives" in quantities else None
             return Evaluation(view.outputs(domain), derivatives)
 

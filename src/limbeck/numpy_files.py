@@ -81,8 +81,7 @@ def _header(file: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...],
     r"""The type, shape and order of an array whose header comes next in so many bytes."""
     read = np.lib.format
     try:
-        version = read.read_magic(file)
-        first = version == (1, 0)
+        first = read.read_magic(file) == (1, 0)
         header = read.read_array_header_1_0 if first else read.read_array_header_2_0
         shape, fortran, dtype = header(file)
     except Exception:  # NumPy evaluates a header as a Python literal, which may raise anything

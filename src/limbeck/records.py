@@ -1,4 +1,4 @@
-r"""Values of JSON as typed fields and dataclasses; an error names the field that is wrong."""
+r"""JSON of files: within limits, as typed fields and dataclasses; errors name what is wrong."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NewType, TypeVar
 
 from limbeck.errors import ArgumentError, CheckpointError
 
 T = TypeVar("T")
 AnyNumber = NewType("AnyNumber", float)  # which may be infinite or NaN, as losses may
+MAX_BYTES = 2**28  # of a JSON file: a history of millions of evaluations
 MAX_DEPTH = 16  # of lists and dicts inside each other; limbeck writes at most 8
 WORDS = {
     bool: "true or false", int: "a whole number below 2**63", float: "a finite number",
@@ -30,14 +32,6 @@ def of_file(path: object) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def parse_json(text: str | bytes, where: str) -> Any:
-    r"""The value of a JSON text, nested at most `MAX_DEPTH` deep."""
-    try:
-        return check_depth(json.loads(text), where)
-    except (ValueError, RecursionError) as error:  # ValueError: also of bytes that are no UTF-8
-        raise ArgumentError(where, f"{len(text):,} bytes ({error})", "JSON") from error
 
 
 def check_depth(value: T, where: str) -> T:
@@ -127,3 +121,34 @@ def _shown(value: object) -> str:
         return f"a {type(value).__name__} of {len(value):,}"
     digits = isinstance(value, int) and abs(value) >= 2**63  # which may be too many to print
     return "a whole number beyond 2**63" if digits else f"{value!r:.60}"
+
+
+def encode(value: object) -> bytes:
+    r"""A value as a JSON file; a dataclass as its fields."""
+    return (json.dumps(value, indent=1, default=vars) + "\n").encode()
+
+
+def decode(content: bytes | bytearray, path: Path) -> Any:
+    r"""The value of a JSON file; its path is for errors."""
+    if len(content) > MAX_BYTES:
+        raise damaged(path, f"has {len(content):,} bytes, more than limbeck writes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"cannot be read as JSON ({error or type(error).__name__})") from error
+
+
+def check(hint: Any, value: Any, path: Path) -> Any:
+    r"""A value of a JSON file as a dataclass or a dict of fields and their types has it."""
+    try:
+        if isinstance(hint, Mapping):
+            return read_fields(value, hint, path.name)
+        return read_record(hint, value, path.name)
+    except ArgumentError as error:
+        raise damaged(path, f"is not as limbeck writes it ({error})") from error
+
+
+def damaged(path: Path | str, what: str) -> CheckpointError:
+    r"""The error about a file that is not as limbeck has written it."""
+    advice = "it is damaged or was changed: restore it from a copy, or make it again"
+    return CheckpointError(f"folder: {path} {what}; {advice}")

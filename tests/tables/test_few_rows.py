@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limbeck as lb
-from limbeck.tables import few_rows
+from limbeck.tables import table as few_rows
 from limbeck.tables.table import Table
 from tests.tables.frames import frame
 

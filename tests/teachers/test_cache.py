@@ -52,7 +52,7 @@ def test_numbers_are_kept_in_the_dtype_asked_for(tmp_path, dtype):
     values = answers.get(KEYS)[1]
     assert values.dtype == dtype
     assert np.array_equal(values, P.astype(dtype))
-    assert np.array_equal(answers.as_kept(P), values)
+    assert np.array_equal(answers.as_stored(P), values)
 
 
 def test_derivatives_are_kept_beside_values(tmp_path):
@@ -80,7 +80,7 @@ def test_of_the_largest_k_all_is_exact_and_the_rest_is_shared_evenly(tmp_path, k
         assert np.array_equal(kept[largest], true[largest])
         assert len(set(kept[others].tolist())) == 1
         assert kept[others[0]] <= kept[largest].min() * (1 + 1e-6)
-    assert np.array_equal(answers.as_kept(P[::-1]), values)
+    assert np.array_equal(answers.as_stored(P[::-1]), values)
 
 
 @settings(max_examples=50, deadline=None)
@@ -93,7 +93,7 @@ def test_the_largest_k_total_one_for_any_probabilities(tmp_path_factory, weights
         else np.full((1, len(weights)), 1 / len(weights))
     )
     answers = TeacherCache(tmp_path_factory.mktemp("cache"), k).answers("teacher", p.shape[1:])
-    kept = answers.as_kept(p)
+    kept = answers.as_stored(p)
     np.testing.assert_allclose(kept.sum(), 1, atol=1e-6)
     assert (kept >= 0).all()
     order = np.argsort(-p[0].astype(np.float32), kind="stable")[:k]
@@ -126,7 +126,7 @@ def test_the_largest_of_what_is_no_distribution_are_refused(tmp_path, values):
     assert np.array_equal(derivatives.get(KEYS)[1], values.astype(np.float32))
 
 
-def test_keeping_less_does_not_hide_what_was_kept_whole(tmp_path):
+def test_keeping_less_does_not_hide_what_was_stored_whole(tmp_path):
     TeacherCache(tmp_path).answers("teacher", (5,)).put(KEYS, P)
     assert not TeacherCache(tmp_path, top_k=2).answers("teacher", (5,)).get(KEYS)[0].any()
     assert not TeacherCache(tmp_path, dtype="float64").answers("teacher", (5,)).get(KEYS)[0].any()

@@ -271,7 +271,7 @@ labelling.label_rows(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_it_has_kept_all_that_was_written(tmp_path):
+def test_killed_it_has_stored_all_that_was_written(tmp_path):
     here = [str(Path(lb.__file__).parents[1]), str(Path(__file__).parents[2])]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, tmp_path], check=False,

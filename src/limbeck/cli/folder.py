@@ -53,7 +53,8 @@ class Folder:
     def __init__(
         self, path: Path, command: str, options: Mapping[str, Any], overwrite: bool = False
     ) -> None:
-        from limbeck.storage import disk, folders, records
+        from limbeck import records
+        from limbeck.storage import disk, folders
 
         self.path, self.command, self.options = path, command, dict(options)
         replaces = _holds(path) == "result"

@@ -1,7 +1,4 @@
-r"""Models trained on true labels alone, stopped by held-out rows: a report's baselines.
-
-They are the same student, and boosted trees that are no larger.
-"""
+r"""A report's baselines, trained on labels alone: the same student, trees that are no larger."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
-from limbeck.teachers.keys import count as row_count
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -42,8 +38,8 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
     x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
     if problem.held_out is not None:
-        count = row_count(problem.held_out_given)  # any others are mixtures of these
-        x = join([x, part_of(problem.held_out, 0, count)])
+        # any others are mixtures of these
+        x = join([x, part_of(problem.held_out, 0, problem.held_out_count)])
     weights = problem.row_weights
     n = rows(x) if weights is None else len(weights)
     used = np.arange(n) if weights is None else np.flatnonzero(weights)
@@ -53,8 +49,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
     if not len(known):
         raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
-    zeros = np.zeros((len(known), teacher.outputs))
-    targets = mix_labels(zeros, y[known], 1.0, teacher.classes)
+    targets = mix_labels(np.zeros((len(known), teacher.outputs)), y[known], 1.0, teacher.classes)
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
         fixed_targets=targets, loss=trainer.default_loss(teacher.task),

@@ -17,20 +17,13 @@ from torch import nn
 
 from limbeck import arguments as arg
 from limbeck.arrays import as_weights, join, rows
+from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.generators import candidates, fresh
-from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
-from limbeck.compression.selection import (
-    DEFAULT,
-    Budget,
-    grow_student,
-    in_folder,
-    nearer_student,
-    verdict,
-)
+from limbeck.compression.rows import ArrayFormat, Rows, read_rows
+from limbeck.compression.selection import DEFAULT, Budget, Trials
 from limbeck.compression.students import FITTED, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
@@ -38,8 +31,6 @@ from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models.tree import is_tree_estimator
 from limbeck.outputs import FORMS
-from limbeck.progress import tracked
-from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
@@ -51,11 +42,7 @@ from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
 
 MIN_POOL, MAX_POOL = 10_000, 50_000  # inputs that a teacher labels by default
-# categories take more bytes and know no other values: the most of a divergence and the least gain
-MOST_RATIO, LEAST_GAIN = 0.75, 0.005
 MIN_LABELLED = 100  # rows that a student is trained on if others have no targets
-PILOT_STEPS = 400  # of the short runs that inputs are compared by
-Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
 @arg.checked_arguments
@@ -232,17 +219,17 @@ def compress(
         budget=Budget(keep, max_bytes, max_latency), default=default and steps is None,
     )  # fmt: skip
     try:
-        found = search(problem, recipe)
+        choices = search(problem, recipe)
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
         problem = make_problem(row_weights)  # all of whose rows have been labelled
-        found = search(problem, replace(recipe, inputs="data"))
+        choices = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
-    result, problem, recipe, tried, note = found
+    result, problem, recipe, tried, note = choices
     texts = [note, leak, _query_note(problem, rows(data.x)), *_value_notes(problem, result)]
-    notes = [text for text in texts if text] + verdict(problem, result, model.classes)
+    notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
 
@@ -272,8 +259,7 @@ def _query_note(problem: Problem, n: int) -> str | None:
     query, usage = problem.query, problem.query.usage
     if not query.limited:
         return None
-    held_out = 0 if problem.held_out is None else count(problem.held_out_given)
-    labelled = rows(problem.x) + held_out
+    labelled = rows(problem.x) + problem.held_out_count
     sizes = [rows(pool.x) for pool in problem.pools.values()]
     generated = max([rows(problem.x), *sizes]) - rows(problem.x)
     limits = {"max_queries": query.max_queries, "query_seconds": query.query_seconds}
@@ -317,7 +303,7 @@ def _search(
         names = candidates(problem.format, problem.x, problem.live, recipe.pool)
         if limited:  # each comparison would need queries of its own
             names = ["munge" if "munge" in names else names[0]]
-        recipe, tried = best_inputs(problem, recipe, names)
+        recipe, tried = selection.best_inputs(problem, recipe, names)
     plain = problem
     fitted = isinstance(student, str) and student in FITTED
     if (
@@ -325,16 +311,16 @@ def _search(
         and not limited
         and not (isinstance(student, nn.Module) or fitted or is_tree_estimator(student))
     ):
-        problem, more, note = best_columns(problem, recipe, data)
+        problem, more, note = selection.best_columns(problem, recipe, data)
         tried += more
     if is_auto(student):
-        best, sizes_tried = grow_student(problem, recipe, budget)
+        best, sizes_tried = selection.grow_student(problem, recipe, budget)
         result, recipe = best.result, best.recipe
         tried += sizes_tried
     else:
         result = train(problem, recipe, student)
     if default and recipe.training.seconds is None:
-        best, more, nearer = nearer_student(problem, plain, recipe, result)
+        best, more, nearer = selection.nearer_student(problem, plain, recipe, result)
         note = note if best.problem is problem else None
         problem, result, recipe = best.problem, best.result, best.recipe
         tried += more
@@ -443,79 +429,3 @@ def _refuse_derivatives(problem: Problem) -> None:
             "that are mixed in (label_weight=0 leaves them out)"
         )
         raise ArgumentError("loss", received, expected)
-
-
-def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
-    r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
-    if problem.held_out is None or len(names) == 1:
-        return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
-    scores = {}
-    for name in tracked(names, "trying inputs", problem.query.progress):
-        result = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}")
-        scores[name] = held_out_mean(problem, result, "kl")
-    training = in_folder(recipe.training, "student")  # not among those of the short runs
-    best = min(scores, key=lambda name: scores[name])
-    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
-    return replace(recipe, inputs=best, training=training), tried
-
-
-def best_columns(
-    problem: Problem, recipe: Recipe, data: Rows
-) -> tuple[Problem, Trials, str | None]:
-    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
-    layout, x = problem.format, problem.held_out
-    names: list[Any] = []
-    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
-        names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
-    if not names:
-        return problem, [], None
-    table = Table(data.given, categories=names)
-    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
-    held_out = coded.encode(problem.held_out_given)
-    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
-    as_codes = replace(
-        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
-    )
-    as_codes.targets = problem.targets
-    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
-    scores, count = {}, rows(held_out)
-    short = replace(recipe, training=replace(recipe.training, checkpoint=None))
-    choices = {"numbers": problem, "categories": as_codes}
-    for kind in tracked(list(choices), "trying columns", problem.query.progress):
-        choice = choices[kind]
-        result = _pilot(choice, short, kind)
-        scores[kind] = held_out_mean(choice, result, "kl", count)
-    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
-    gain = scores["numbers"] - scores["categories"]
-    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
-        return problem, tried, None
-    text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
-    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
-
-
-def _pilot(problem: Problem, recipe: Recipe, name: str) -> Result:
-    r"""A student of a short run, of fewer inputs than the last one."""
-    student = (50, 30) if is_auto(recipe.student) else recipe.student
-    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
-    pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
-    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
-    return train(
-        problem, replace(recipe, student=student, pool=pool, steps=steps, training=training)
-    )
-
-
-def held_out_mean(
-    problem: Problem, result: Result, measure: str, count: int | None = None
-) -> float:
-    r"""A measure of the student against its teacher at held-out inputs, or the first so many.
-
-    It is 1 − R² for regression.
-    """
-    assert problem.held_out is not None
-    task, form = problem.teacher.task, result.settings.get("student_output")
-    student = predictions(result.student, problem.held_out, task, form)
-    student, teacher = student[:count], problem.held_out_targets[:count]
-    if task == "regression":
-        variance = np.maximum(teacher.var(0), np.finfo(float).tiny)
-        return float((((teacher - student) ** 2).mean(0) / variance).mean())
-    return float(MEASURES[measure].rows[task](teacher, student).mean())

@@ -31,9 +31,9 @@ from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.progress import announce
+from limbeck.records import damaged, encode
 from limbeck.storage.disk import Content, size_of
 from limbeck.storage.folders import Files
-from limbeck.storage.records import damaged, encode
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
 from limbeck.teachers.row_teacher import predicted_labels
@@ -46,11 +46,9 @@ def _in_own_units(
 ) -> tuple[list[str], list[Callable[[float], str]]]:
     r"""The names of a tree's features, and how thresholds are written in the columns' own units."""
     columns: dict[str, Any] = {column.key: column for column in table.varying}
-    names = [n.key for n in encoder.numbers]
-    writers: list[Callable[[float], str]] = [
-        partial(_written, columns[n.key], n.mean, n.scale) for n in encoder.numbers
-    ]
-    names += [f"{n.key} is missing" for n in encoder.numbers if n.mask is not None]
+    numbers = encoder.numbers
+    writers: list[Any] = [partial(_written, columns[n.key], n.mean, n.scale) for n in numbers]
+    names = [n.key for n in numbers] + [f"{n.key} is missing" for n in numbers if n.mask]
     for which, code in zip(encoder.which.tolist(), encoder.slots.tolist(), strict=True):
         column = columns[encoder.indicated[which].key]
         known = code < len(column.categories)
@@ -108,9 +106,7 @@ class Compressed(Result):
     notes: list[str] = field(default_factory=list)
     exported: tuple[Path, ...] = field(default=(), compare=False)
     _fast: NumpyFastPath | None = field(default=None, init=False, compare=False)
-    _baseline: tuple[str, Compressed, LabelTrees | None] | None = field(
-        default=None, init=False, compare=False
-    )
+    _baseline: tuple[Any, ...] | None = field(default=None, init=False, compare=False)
 
     @classmethod
     def of(cls, result: Result, problem: Problem, recipe: Recipe, **fields: Any) -> Compressed:
@@ -165,11 +161,8 @@ class Compressed(Result):
         if self.problem is None or self.row_format is None:
             received = "a result without its teacher, as saved and pickled ones are"
             raise ArgumentError("report", received, "one made by compress")
-        teacher, given, columns = (
-            self.problem.teacher,
-            self.row_format.as_given(X),
-            _groups(groups, X),
-        )
+        teacher, columns = self.problem.teacher, _groups(groups, X)
+        given = self.row_format.as_given(X)
         labels = self.labels if labels is None else labels
         on_labels: dict[str, Any] = {}
         names = {"teacher": teacher.name}
@@ -213,16 +206,14 @@ class Compressed(Result):
         key = joblib.hash(as_plain_array(labels, "labels"))
         if self._baseline is None or self._baseline[0] != key:
             assert self.problem is not None
-            announce(
-                "report: training the same student on the labels alone, and trees, to compare",
-                self.problem.query.progress,
-            )
+            text = "report: training the same student on the labels alone, and trees, to compare"
+            announce(text, self.problem.query.progress)
             baseline = self.on_labels(labels)
             size = self.cost().bytes or 4 * (parameters(self.student) or 0)
             assert baseline.problem is not None
             trees = fit_label_trees(baseline.problem, size, self.problem.seed)
             self._baseline = key, baseline, trees
-        return self._baseline[1:]
+        return self._baseline[1], self._baseline[2]
 
     def on_labels(self, labels: UserObject[object]) -> Compressed:
         r"""The same student, trained on true labels alone and stopped by the held-out loss.

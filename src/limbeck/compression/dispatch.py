@@ -15,14 +15,6 @@ from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.models.ensemble import Ensemble
 from limbeck.tables.columns import measured
 from limbeck.teachers import estimators
-from limbeck.teachers.estimators import (
-    BoosterTeacher,
-    EstimatorTeacher,
-    PredictorTeacher,
-    is_booster,
-    is_estimator,
-    is_predictor,
-)
 from limbeck.teachers.fingerprints import digest
 from limbeck.teachers.keys import first_rows
 from limbeck.teachers.networks import NetworkTeacher, OnnxTeacher, open_model
@@ -165,19 +157,19 @@ def _single(teacher: object, X: object, spec: OutputSpec) -> RowTeacher:
         raise ArgumentError("teacher", f"the class {teacher.__name__}", "an object of the class")
     if isinstance(teacher, str | Path):
         model, file = open_model(teacher)
-        if not is_booster(model):
+        if not estimators.is_booster(model):
             return OnnxTeacher(model, file, X, spec)
-        booster = BoosterTeacher(model, X, spec)
+        booster = estimators.BoosterTeacher(model, X, spec)
         booster.file, booster.name = file, file.path.name
         return booster
     if isinstance(teacher, nn.Module):
         return NetworkTeacher(teacher, X, spec)
-    if is_booster(teacher):
-        return BoosterTeacher(teacher, X, spec)
-    if is_predictor(teacher):
-        return PredictorTeacher(teacher, spec)
-    if is_estimator(teacher):
-        return EstimatorTeacher(teacher, X, spec)
+    if estimators.is_booster(teacher):
+        return estimators.BoosterTeacher(teacher, X, spec)
+    if estimators.is_predictor(teacher):
+        return estimators.PredictorTeacher(teacher, spec)
+    if estimators.is_estimator(teacher):
+        return estimators.EstimatorTeacher(teacher, X, spec)
     if callable(predict := getattr(teacher, "predict", None)):
         return FunctionTeacher(predict, X, spec, name=type(teacher).__name__)
     if callable(teacher):
@@ -194,7 +186,7 @@ def _several(
     for number, teacher in enumerate(teachers):
         several, inner = isinstance(teacher, LISTS), spec
         if stack is not None:  # whose members keep their classes in the order that it knows
-            knows = several or is_estimator(teacher) or is_booster(teacher)
+            knows = several or estimators.is_estimator(teacher) or estimators.is_booster(teacher)
             inner = OutputSpec() if knows else OutputSpec(spec.task, spec.output)
         with rename_argument("teacher", f"teacher[{number}]"):
             if several:

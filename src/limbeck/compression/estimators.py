@@ -31,9 +31,9 @@ from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
+from limbeck.records import damaged, encode
 from limbeck.storage import folders
 from limbeck.storage.disk import Content
-from limbeck.storage.records import damaged, encode
 from limbeck.tables.table import as_frame, check_names
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
@@ -77,6 +77,30 @@ class LeftOut:
 
     def __repr__(self) -> str:
         return f"<{self.name}, left out of the pickle>"
+
+
+class Scored:
+    r"""What comes before scikit-learn's mixins: scores against the teacher, and tags."""
+
+    def score(
+        self: Any,
+        X: arg.UserObject[object],
+        y: arg.UserObject[ArrayLike | None] = None,
+        sample_weight: arg.UserObject[ArrayLike | None] = None,
+    ) -> float:
+        r"""The accuracy or R²; without labels, in relation to the teacher's predictions."""
+        with as_argument_error("sample_weight"):
+            return float(super().score(X, self._targets(X, y), sample_weight))  # type: ignore[misc]
+
+    def __sklearn_tags__(self: Any) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
+        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
+        tags.target_tags.multi_output = self.regression
+        if not self.regression:
+            tags.classifier_tags.multi_label = True
+        return tags
 
 
 class Distilled(BaseEstimator):
@@ -225,13 +249,6 @@ class Distilled(BaseEstimator):
         fresh.teacher = dispatch.clone_teacher(self.teacher)
         return fresh
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
-        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
-        return tags
-
     def __getstate__(self) -> dict[str, Any]:
         r"""What a pickle holds: of a fitted estimator, neither its teacher nor the rows."""
         state: dict[str, Any] = super().__getstate__()
@@ -360,7 +377,7 @@ class DoublePrecision(nn.Module):
         return outputs
 
 
-class DistilledClassifier(ClassifierMixin, Distilled):
+class DistilledClassifier(Scored, ClassifierMixin, Distilled):
     r"""A small classifier that predicts like a cumbersome one.
 
     Arguments are as of `limbeck.compress`; fewer than 1,000 rows are fitted quickly.
@@ -405,23 +422,8 @@ class DistilledClassifier(ClassifierMixin, Distilled):
         check_is_fitted(self)
         return self._exact.predict_proba(self._rows(X))
 
-    def score(
-        self,
-        X: arg.UserObject[object],
-        y: arg.UserObject[ArrayLike | None] = None,
-        sample_weight: arg.UserObject[ArrayLike | None] = None,
-    ) -> float:
-        r"""The accuracy; without labels, the agreement with the teacher."""
-        with as_argument_error("sample_weight"):
-            return float(super().score(X, self._targets(X, y), sample_weight))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
-
-
-class DistilledRegressor(RegressorMixin, Distilled):
+class DistilledRegressor(Scored, RegressorMixin, Distilled):
     r"""A small regressor that predicts like a cumbersome one.
 
     Arguments and attributes are those of `DistilledClassifier`, but for classes.
@@ -434,18 +436,3 @@ class DistilledRegressor(RegressorMixin, Distilled):
     """
 
     regression = True
-
-    def score(
-        self,
-        X: arg.UserObject[object],
-        y: arg.UserObject[ArrayLike | None] = None,
-        sample_weight: arg.UserObject[ArrayLike | None] = None,
-    ) -> float:
-        r"""R²; without labels, R² to the teacher's values."""
-        with as_argument_error("sample_weight"):
-            return float(super().score(X, self._targets(X, y), sample_weight))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

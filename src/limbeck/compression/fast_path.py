@@ -15,7 +15,7 @@ from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
-from limbeck.tables.table import Table
+from limbeck.tables.table import Matrices
 
 ROWS = 32  # rows up to which a net is evaluated in NumPy
 STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
@@ -41,16 +41,16 @@ class NumpyFastPath:
         self.student, self.row_format, self.task = student, row_format, task
         self.form = output_form(student, form)
         self.features: Callable[[Any], np.ndarray | None] | None = self._rows
-        trees = student
-        if isinstance(row_format, TableFormat):
-            self.features = _table_rows(student, row_format.table)
-            trees = getattr(student, "network", student)
-        known = _trees(trees) if type(trees) is Trees else _net(student)
-        encoder = getattr(student, "encoder", None)
+        trees, encoder = student, getattr(student, "encoder", None)
         columns = encoder.columns if isinstance(encoder, TableEncoder) else 0
-        if columns:
-            assert isinstance(encoder, TableEncoder)
-            self.features = _array_rows(encoder, self._rows)
+        if isinstance(row_format, TableFormat):
+            table, trees = row_format.table, getattr(student, "network", student)
+            numbers = [column.key for column in table.numbers]
+            codes = [column.key for column in table.varying if column.key not in numbers]
+            self.features = _encoded_rows(encoder, table.few_rows, numbers, codes)
+        elif columns:
+            self.features = _encoded_rows(encoder, self._matrices, [*map(str, range(columns))], [])
+        known = _trees(trees) if type(trees) is Trees else _net(student)
         if (encoder is not None and not columns) != isinstance(row_format, TableFormat) or (
             task == "classification" and self.form not in ("logits", "probabilities")
         ):
@@ -108,6 +108,10 @@ class NumpyFastPath:
         x: np.ndarray = X if self.origin is None else X - self.origin  # in float64
         return x.astype(np.float32).reshape(len(x), -1)
 
+    def _matrices(self, X: Any) -> Matrices | None:
+        x = self._rows(X)
+        return None if x is None else Matrices(x, x[:, :0], x[:, :0])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return NumpyFastPath, (self.student, self.row_format, self.task, self.form)
 
@@ -118,30 +122,11 @@ def indicators(encoder: TableEncoder, codes: list[str]) -> tuple[np.ndarray, np.
     return own[encoder.which.numpy(force=True)], encoder.slots.numpy(force=True)
 
 
-def _array_rows(
-    encoder: TableEncoder, rows: Callable[[Any], np.ndarray | None]
+def _encoded_rows(
+    encoder: object, read: Callable[[Any], Matrices | None], numbers: list[str], codes: list[str]
 ) -> Callable[[Any], np.ndarray | None] | None:
-    r"""From arrays to features (n, width), of float32 rows (n, columns)."""
-    tensors = [encoder.mean, encoder.scale, encoder.lower, encoder.distance]
-    if type(encoder) is not TableEncoder or not all(map(_plain, tensors)):
-        return None
-    mean, scale, lower, distance = (t.numpy() for t in tensors)  # the same memory
-    place = encoder.place.numpy()
-    between = place[encoder.source.numpy()]
-
-    def features(X: Any) -> np.ndarray | None:
-        if (x := rows(X)) is None:
-            return None
-        parts = [(x[:, place] - mean) / scale, np.clip((x[:, between] - lower) / distance, 0, 1)]
-        return np.concatenate(parts, 1)
-
-    return features
-
-
-def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None] | None:
-    r"""From data frames to features (n, width); None of other encoders than limbeck's own."""
-    encoder = getattr(student, "encoder", None)
-    if not isinstance(encoder, TableEncoder) or type(encoder) is not TableEncoder:
+    r"""From rows to features (n, width); None of other encoders than limbeck's own."""
+    if type(encoder) is not TableEncoder:
         return None
     layers: Any = encoder.embeddings
     weights: list[Tensor] = [layer.weight.detach() for layer in layers]
@@ -149,8 +134,6 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
     if not all(map(_plain, (*tensors, *weights))):
         return None
     mean, scale, lower, distance = (t.numpy() for t in tensors)  # the same memory
-    numbers = [column.key for column in table.numbers]
-    codes = [column.key for column in table.varying if column.key not in numbers]
     order = np.array([numbers.index(number.key) for number in encoder.numbers], int)
     masked, between = order[: len(encoder.masks)], order[encoder.source.numpy()]
     indicated, slots = indicators(encoder, codes)
@@ -158,9 +141,9 @@ def _table_rows(student: Any, table: Table) -> Callable[[Any], np.ndarray | None
     embedded = [(k, weight.numpy()) for k, weight in zip(places, weights, strict=True)]
 
     def features(X: Any) -> np.ndarray | None:
-        if (rows := table.few_rows(X)) is None:
+        if (rows := read(X)) is None:
             return None
-        x = rows.numbers.astype(np.float32)
+        x = rows.numbers.astype(np.float32, copy=False)
         parts = [(x[:, order] - mean) / scale]
         if len(between):
             parts.append(np.clip((x[:, between] - lower) / distance, 0, 1))

@@ -3,7 +3,7 @@ r"""The user's rows as tensors for generators and students, and converted back f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from limbeck.inputs.dataset import materialise
 from limbeck.models.preprocessed import origin_of, standardising
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import read_fields, read_value
-
-if TYPE_CHECKING:
-    from limbeck.tables.table import Table
+from limbeck.tables.columns import pandas
+from limbeck.tables.reading import place_knots
+from limbeck.tables.table import Table, as_frame
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
@@ -72,8 +72,6 @@ class ArrayFormat:
         r"""From tensors to a matrix (n, features), or None; see `Table.encoder`."""
         if data is None or not self.knots or len(self.shape) != 1:
             return None
-        from limbeck.tables.reading import place_knots
-
         assert isinstance(data, Tensor)
         origin = origin_of(data)
         x = (data if origin is None else data - origin).float()
@@ -170,8 +168,6 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
         x, labels = materialise(given, "X")
         return read_rows(x)._replace(labels=labels)
     if hasattr(given, "columns") and hasattr(given, "dtypes"):
-        from limbeck.tables.table import Table, as_frame
-
         with rename_argument("df", "X"):
             schema = Table(given) if table is None else table
             table_format = TableFormat(schema, dtypes=as_frame(given).dtypes)
@@ -179,8 +175,6 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
     if table is not None:
         raise ArgumentError("X", f"a {type(given).__name__}", "a data frame, beside a table")
     if _has_gaps(given):  # a table, whose students see what is missing
-        from limbeck.tables.table import Table
-
         frame, array = _as_frame(given), _as_array(given)
         with rename_argument("df", "X"):
             table_format = TableFormat(Table(frame), _dtype_name(array))
@@ -200,8 +194,6 @@ def format_from_spec(spec: dict[str, Any]) -> RowFormat:
             integer("format.shape", size, "sizes from 0", least=0)
         _check_dtype("format.dtype", fields["dtype"])
         return ArrayFormat(fields["shape"], fields["dtype"], fields["sparse"])
-    from limbeck.tables.table import Table
-
     choice("format.kind", kind, ("array", "table"))
     fields = read_fields(spec, {"kind": str, "table": Any, "array": str | bool | None}, "format")
     array = fields["array"]  # True in results of versions that gave all arrays as float64
@@ -263,8 +255,6 @@ def _has_gaps(given: object) -> bool:
 
 
 def _as_frame(given: object) -> Any:
-    from limbeck.tables.columns import pandas
-
     if isinstance(given, Tensor):
         given = given.detach().cpu()
         given = given.double() if given.dtype == torch.bfloat16 else given

@@ -1,8 +1,4 @@
-r"""Which student: the smallest that retains enough, or one nearer to the teacher than the default.
-
-Students are compared at rows that were held out, and a student that is far from its teacher there
-is said to be so.
-"""
+r"""Which inputs, columns and student: those nearest to the teacher at rows held out."""
 
 from __future__ import annotations
 
@@ -15,18 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from limbeck.arrays import part_of, rows
+from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.fast_path import NumpyFastPath
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
-from limbeck.compression.students import Forest, Size, encoded, predictions, sizes
+from limbeck.compression.generators import fresh
+from limbeck.compression.rows import Rows, TableFormat
+from limbeck.compression.students import Forest, Size, encoded, predictions, sizes, tensor_bytes
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import TreeArrays, Trees
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
-from limbeck.teachers.keys import count as row_count
+from limbeck.progress import tracked
+from limbeck.tables.reading import repeated_numbers
+from limbeck.tables.table import Table
 from limbeck.training.config import Training
 from limbeck.training.result import Result
 
@@ -39,8 +39,11 @@ PROBE_GAIN = 1.2  # of the divergence of a forest of few inputs: one of all come
 TINY = np.finfo(float).tiny
 MAX_WIDTH = 1000  # features up to which forests are tried
 RARE, MIN_EXPECTED = 0.2, 10  # a rare class: its share at most, and its expected rows at least
+MIN_POOL, PILOT_STEPS = 10_000, 400  # inputs and steps of the short runs
+# categories take more bytes and know no other values: the most of a divergence and the least gain
+MOST_RATIO, LEAST_GAIN = 0.75, 0.005
 MAX_ROWS = 2000  # of the training, that a student is compared on where none were held out
-Trials = list[dict[str, Any]]
+Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
 
 
 class Budget(NamedTuple):
@@ -97,10 +100,67 @@ def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.nda
     if problem.held_out is None:
         x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
     else:
-        x, t, n = problem.held_out, problem.held_out_targets, row_count(problem.held_out_given)
+        x, t, n = problem.held_out, problem.held_out_targets, problem.held_out_count
     form = result.settings.get("student_output")
     p = predictions(result.student, x, problem.teacher.task, form)
     return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
+
+
+def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
+    r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
+    if problem.held_out is None or len(names) == 1:
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
+    scores = {}
+    for name in tracked(names, "trying inputs", problem.query.progress):
+        scores[name] = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}", mixed=True)
+    training = in_folder(recipe.training, "student")  # not among those of the short runs
+    best = min(scores, key=lambda name: scores[name])
+    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
+    return replace(recipe, inputs=best, training=training), tried
+
+
+def best_columns(
+    problem: Problem, recipe: Recipe, data: Rows
+) -> tuple[Problem, Trials, str | None]:
+    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
+    layout, x = problem.format, problem.held_out
+    names: list[Any] = []
+    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
+        names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
+    if not names:
+        return problem, [], None
+    table = Table(data.given, categories=names)
+    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
+    held_out = coded.encode(problem.held_out_given)
+    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
+    as_codes = replace(
+        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
+    )
+    as_codes.targets = problem.targets
+    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
+    scores = {}
+    short = replace(recipe, training=replace(recipe.training, checkpoint=None))
+    choices = {"numbers": problem, "categories": as_codes}
+    for kind in tracked(list(choices), "trying columns", problem.query.progress):
+        scores[kind] = _pilot(choices[kind], short, kind)
+    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
+    gain = scores["numbers"] - scores["categories"]
+    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
+        return problem, tried, None
+    text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
+    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+
+
+def _pilot(problem: Problem, recipe: Recipe, name: str, mixed: bool = False) -> float:
+    r"""The divergence of a student after a short run with fewer inputs."""
+    student = DEFAULT if trainer.is_auto(recipe.student) else recipe.student
+    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
+    pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
+    steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
+    short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
+    parts = _compared(problem, train(problem, short))[: None if mixed else 1]
+    t, p = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _scores(problem.teacher.task, t, p)[0]
 
 
 def _forests(problem: Problem) -> bool:
@@ -124,7 +184,7 @@ def nearer_student(
     numbers.
     """
     first = best = attempt(problem, recipe, result)
-    if problem.held_out is None or row_count(problem.held_out_given) < MIN_COMPARED:
+    if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
     if forests:
@@ -189,22 +249,22 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
             continue
         name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
         own = replace(recipe, student=size, training=in_folder(recipe.training, name))
-        found = attempt(problem, own)
-        entry = found.trial()
-        if found.divergence > 0.95 * latest.get(kind, math.inf):
+        candidate = attempt(problem, own)
+        result, entry = candidate.result, candidate.trial()
+        if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
-        latest[kind] = found.divergence
+        latest[kind] = candidate.divergence
         if max_latency is not None:
-            times[size] = entry["latency"] = one_row(problem, found.result.student, found.result)
+            times[size] = entry["latency"] = one_row(problem, result.student, result)
         tried.append(entry)
         if max_latency is not None and times[size] > max_latency:
             continue
-        if max_bytes is not None and kind and _tensor_bytes(found.result.student) > max_bytes:
+        if max_bytes is not None and kind and tensor_bytes(result.student) > max_bytes:
             continue
-        if nearest is None or found.divergence < nearest.divergence:
-            nearest = found
-        if found.fidelity >= keep:
-            nearest = found
+        if nearest is None or candidate.divergence < nearest.divergence:
+            nearest = candidate
+        if candidate.fidelity >= keep:
+            nearest = candidate
             break
     if nearest is None:
         assert max_latency is not None
@@ -212,10 +272,6 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
         expected += "fastest student that max_bytes allows, in `predict` on this machine"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
     return nearest, tried
-
-
-def _tensor_bytes(student: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in student.state_dict().values())
 
 
 def one_row(problem: Problem, student: nn.Module, result: Result | None = None) -> float:
@@ -259,8 +315,8 @@ def in_folder(training: Training, name: str) -> Training:
 
 def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
-    alone = problem.labels is None and "targets" in vars(problem)
-    if problem.held_out is None and not alone:
+    unmixed = problem.labels is None and "targets" in vars(problem)
+    if problem.held_out is None and not unmixed:
         return []  # no rows have the teacher's own targets, and none are labelled only for this
     parts, task = _compared(problem, result), problem.teacher.task
     (t, p), n = parts[0], len(parts[0][0])
@@ -282,9 +338,9 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
             name = k if classes is None else classes[k]
-            kept = f"{student / teacher:.0%} of its teacher's average precision"
+            retained = f"{student / teacher:.0%} of its teacher's average precision"
             notes.append(
-                f"Doubtful: at {where} the student retains {kept} for the rare class "
+                f"Doubtful: at {where} the student retains {retained} for the rare class "
                 f"{str(name)!r}, below 90%; {advice}."
             )
     return notes

@@ -178,7 +178,7 @@ def sizes(
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
     fixed = 8 * inputs  # shifts and scales, of inputs and outputs
     if encoder is not None:
-        fixed = sum(t.numel() * t.element_size() for t in encoder.state_dict().values())
+        fixed = tensor_bytes(encoder)
     fixed += 8 * outputs if task == "regression" else 0
     layers = {hidden: pairwise((inputs, *hidden, outputs)) for hidden in GROWING}
     students: dict[Size, int] = {
@@ -193,6 +193,11 @@ def sizes(
         raise ArgumentError("max_bytes", f"{max_bytes:,}", expected)
     growing = sorted(students.items(), key=lambda student: student[1])
     return {hidden: size for hidden, size in growing if max_bytes is None or size <= max_bytes}
+
+
+def tensor_bytes(module: nn.Module) -> int:
+    r"""The bytes of a module's parameters and buffers."""
+    return sum(t.nbytes for t in module.state_dict().values())
 
 
 @torch.no_grad()

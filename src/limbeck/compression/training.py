@@ -96,9 +96,9 @@ class Problem:
     def differentiable(self) -> bool:
         r"""Whether the targets are a torch module's alone, which looks up no whole numbers."""
         codes = self.format.whole and getattr(self.teacher, "looks_up", False)
-        alone = self.labels is None and self.fixed_targets is None
+        unmixed = self.labels is None and self.fixed_targets is None
         module = self.teacher.module is not None
-        return module and alone and isinstance(self.x, Tensor) and not codes
+        return module and unmixed and isinstance(self.x, Tensor) and not codes
 
     @property
     def form(self) -> str:
@@ -110,7 +110,7 @@ class Problem:
         r"""Of students' inputs, untrained: each student gets a copy."""
         return self.format.encoder(data=self.x)
 
-    def ask(self, X: object) -> np.ndarray:
+    def label(self, X: object) -> np.ndarray:
         r"""The teacher's targets (n, K) at rows."""
         return self.query.label(self.teacher, X)
 
@@ -121,7 +121,7 @@ class Problem:
             return self.fixed_targets
         given = self.format.decode(self.x) if self.given is None else self.given
         if self.folds is None:
-            targets = self.ask(given)
+            targets = self.label(given)
         else:
             options = (self.labels, self.folds, self.seed, self.query.progress)
             targets = out_of_fold(self.teacher, given, *options)
@@ -133,11 +133,16 @@ class Problem:
     def held_out_targets(self) -> np.ndarray:
         r"""The teacher's targets at the inputs held out."""
         assert self.held_out is not None
-        n = count(self.held_out_given)
+        targets, n = self.label(self.held_out_given), self.held_out_count
         if rows(self.held_out) == n:
-            return self.ask(self.held_out_given)
+            return targets
         mixed = part_of(self.held_out, n, rows(self.held_out) - n)
-        return np.concatenate([self.ask(self.held_out_given), self.ask(self.format.decode(mixed))])
+        return np.concatenate([targets, self.label(self.format.decode(mixed))])
+
+    @property
+    def held_out_count(self) -> int:
+        r"""The number of the user's rows that are held out."""
+        return 0 if self.held_out is None else count(self.held_out_given)
 
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
@@ -147,8 +152,7 @@ class Problem:
         if missing := max(0, size - rows(pool.x)):  # a larger pool has the inputs of a smaller one
             inputs = pool.source
             if inputs is None:
-                options = (seed, self.query.progress, weight)
-                inputs = prepared(source, self.format, self.x, *options)
+                inputs = prepared(source, self.format, self.x, seed, self.query.progress, weight)
             more, more_weight = drawn(inputs, missing, n)
             new = self.query.label_some(self.teacher, self.format.decode(more))
             if not new.known.all():  # those that the teacher has labelled
@@ -343,8 +347,7 @@ def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Tr
         form = "values"
     elif form == "auto" and getattr(student, "output_form", None) is None:  # the user's own module
         with torch.no_grad():
-            outputs = student(student_inputs(student, part_of(x, 0, 8)))
-            form = forms.recognise(outputs) or "logits"
+            form = forms.recognise(student(student_inputs(student, part_of(x, 0, 8)))) or "logits"
     schedule = training.schedule
     if isinstance(student, Preprocessed) and has_default_update(training):
         rate, schedule = RATE, Cosine(WARMUP) if is_auto(schedule) else schedule
@@ -400,7 +403,7 @@ def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.nd
     r"""The teacher's targets at arrays of the loop, in the student's units."""
     parts = x if isinstance(x, dict) else {"": x}
     tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    targets = problem.ask(problem.format.decode(tensors.get("", tensors)))
+    targets = problem.label(problem.format.decode(tensors.get("", tensors)))
     return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 

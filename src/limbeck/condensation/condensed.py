@@ -34,11 +34,10 @@ from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
-from limbeck.records import of_file
+from limbeck.records import damaged, encode, of_file
 from limbeck.storage import files
 from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
-from limbeck.storage.records import damaged, encode
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
 from limbeck.training.distill import prepare

@@ -130,7 +130,7 @@ def _compress(tour: Tour) -> Rows:
     tenth, rows = len(X) // 10, Rows()
 
     def measure(name: str, model: MLP | Ensemble, images: int, seconds: float) -> None:
-        logs, taught = (
+        logs, teacher_logs = (
             evaluate(net, X_test, output=net.output_form, domain="log").values
             for net in (model, teacher)
         )
@@ -139,7 +139,7 @@ def _compress(tour: Tour) -> Rows:
             "model": name, "images": images,
             "accuracy": (prediction == y_test).float().mean().item(),
             "log_probability": logs[torch.arange(TEST), y_test].mean().item(),
-            "agreement": (prediction == taught.argmax(1)).float().mean().item(),
+            "agreement": (prediction == teacher_logs.argmax(1)).float().mean().item(),
             "parameters": sum(p.numel() for p in model.parameters()), "seconds": seconds,
         })  # fmt: skip
 

@@ -199,7 +199,7 @@ def show(tour: Tour, rows: list[dict[str, Any]], file: Path | None) -> str:
         "draw once, as the chains run, and keeps none; EP is a Gaussian in place of draws.\n"
     )
     columns = {
-        "kept": "", "draws": ",", "mean |t − f|": ".4f", "largest": ".3f", "bytes": ",",
+        "way": "", "draws": ",", "mean |t − f|": ".4f", "largest": ".3f", "bytes": ",",
         "ms / 1,000 inputs": ".3g", "seconds": ".2g",
     }  # fmt: skip
     title = "A Bayesian logistic regression, condensed (errors on [−8, 8]²)"

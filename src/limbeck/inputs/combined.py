@@ -264,7 +264,7 @@ class Mix(Nested):
         count = len(sources)
         expected = f"{count} nonnegative numbers, one for each source, not all zero"
         values = [1.0] * count if weights is None else list(weights)
-        numbers = [arg.number("weights", value, expected, lambda w: w >= 0) for value in values]
+        numbers = [arg.Number(0)("weights", value, expected) for value in values]
         if len(numbers) != count or not sum(numbers):
             raise ArgumentError("weights", shown(weights), expected)
         left = [math.fsum(numbers[k:]) for k in range(count)]  # over by the sources before

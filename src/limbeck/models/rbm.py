@@ -302,7 +302,7 @@ def _binary(data: Numbers) -> Tensor:
 def _check_beta(argument: str, beta: Beta) -> Beta:
     if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
-    return arg.number(argument, beta, "a number from 0 to 1", lambda value: 0 <= value <= 1)
+    return arg.Number(0, 1)(argument, beta)
 
 
 @torch.no_grad()

@@ -154,7 +154,7 @@ def temperatures(
             even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
         return [0.0, *even, 1.0]
     several: Any = schedule
-    betas = [arg.number("schedule", beta, ACCEPTED, lambda b: 0 <= b <= 1) for beta in several]
+    betas = [arg.Number(0, 1)("schedule", beta, ACCEPTED) for beta in several]
     rising = all(a < b for a, b in itertools.pairwise(betas))
     if len(betas) < 2 or not rising or betas[0] != 0 or betas[-1] != 1:
         first = ", ".join(f"{beta:g}" for beta in betas[:5])

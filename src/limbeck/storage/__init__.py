@@ -1,8 +1,4 @@
-r"""The results of commands and reports: `result.json` has the content, `arrays.npz` the arrays.
-
-`folders` writes folders as a whole and checks them when they are read, `files` does so with single
-files, `checkpoints` with those of a run; all changes of the disk are in `disk`.
-"""
+r"""The results of commands and reports: `result.json` has the content, `arrays.npz` the arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +14,8 @@ from torch import Tensor
 
 from limbeck.arguments import FilePath, choice
 from limbeck.errors import ArgumentError
-from limbeck.storage import files, folders, records
+from limbeck.records import damaged
+from limbeck.storage import files, folders
 from limbeck.storage.disk import Content
 
 __all__ = ["FORMAT", "VERBS", "Saved", "as_saved", "check_content", "read", "to_files", "write"]
@@ -82,7 +79,7 @@ def read(folder: str | Path) -> Saved:
         with np.load(io.BytesIO(saved.content[ARRAYS]), allow_pickle=False) as archive:
             return Saved(content, {name: archive[name] for name in archive.files})
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise records.damaged(saved.path(ARRAYS), f"cannot be read ({error})") from error
+        raise damaged(saved.path(ARRAYS), f"cannot be read ({error})") from error
 
 
 def as_saved(saved: object) -> Saved:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from limbeck.errors import CheckpointError
+from limbeck.records import damaged
 from limbeck.storage import files, folders
-from limbeck.storage.records import damaged
 
 FORMAT = "limbeck-checkpoint-1"
 NAME = re.compile(r"checkpoint-(\d{1,18})\.safetensors")

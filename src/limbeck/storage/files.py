@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck import records
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.storage import disk, records
+from limbeck.storage import disk
 
 # safetensors' names of types; tensors are stored from the widest type on, so that all are aligned
 TYPES = {

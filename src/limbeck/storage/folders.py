@@ -1,10 +1,4 @@
-r"""Folders that change as a whole: a manifest names their files, and replacing it commits them.
-
-New files are written beside the old ones, under pending names with the token of their writer. Then
-`manifest.json` is replaced, in one operation: before it readers see the old files, after it the
-new ones, by their pending or their own names. Sizes and SHA-256 digests are checked when files are
-read. Whoever writes next completes what a killed process has left.
-"""
+r"""Folders that change as a whole: replacing the manifest commits its files (docs/design.md)."""
 
 from __future__ import annotations
 
@@ -21,9 +15,9 @@ from torch import Tensor
 
 import limbeck
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.records import MAX_BYTES, check, damaged, decode, encode
 from limbeck.storage import disk, files
 from limbeck.storage.disk import Content
-from limbeck.storage.records import MAX_BYTES, check, damaged, decode, encode
 
 R = TypeVar("R")
 MANIFEST, FORMAT = "manifest.json", "limbeck-folder-1"

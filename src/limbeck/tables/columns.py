@@ -223,9 +223,7 @@ Column: TypeAlias = Number | Category
 def column_of(spec: Mapping[str, Any]) -> Column:
     r"""The column that a spec describes."""
     name = spec.get("type") if isinstance(spec, Mapping) else None
-    kind = (
-        {"Number": Number, "Category": Category}[name] if name in ("Number", "Category") else None
-    )
+    kind: Any = next((kind for kind in (Number, Category) if kind.__name__ == name), None)
     if kind is None or set(spec) != {"type", *(field.name for field in dataclasses.fields(kind))}:
         raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
     where = f"spec.columns[{spec['name']!r:.40}]"

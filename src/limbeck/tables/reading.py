@@ -180,12 +180,12 @@ def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, li
 
     A column of few values, as codes and counts are, may bend at each; others at quantiles.
     """
-    values = {}
-    for column in columns:
-        present = x[column.key].numpy()
-        present = present if column.mask is None else present[~x[column.mask].numpy()]
-        values[column.key] = present.astype(np.float32)
-    return place_knots(values)
+    return place_knots({c.key: _present(c, x).astype(np.float32) for c in columns})
+
+
+def _present(column: Number, x: Mapping[str, Tensor]) -> np.ndarray:
+    values = x[column.key].numpy()
+    return values if column.mask is None else values[~x[column.mask].numpy()]
 
 
 def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
@@ -209,8 +209,7 @@ def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list
     r"""Names of columns whose numbers may be codes: too many for knots, each of them repeated."""
     names = []
     for column in columns:
-        present = x[column.key].numpy()
-        present = present if column.mask is None else present[~x[column.mask].numpy()]
+        present = _present(column, x)
         count = len(np.unique(present))
         if FEW_VALUES < count <= min(MOST_CODES, len(present) / 5) and column.kind != "date":
             names.append(column.name)

@@ -5,35 +5,25 @@ from __future__ import annotations
 import reprlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Choice,
-    Count,
-    Dict,
-    Fraction,
-    Items,
-    Positive,
-    Seed,
-    Text,
-    UserObject,
-    checked_arguments,
-    integer,
-)
+from limbeck import arguments as arg
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
-from limbeck.tables.columns import Category, Column, Number, column_of, pandas
-from limbeck.tables.few_rows import FEW_ROWS, FewRowsReader, Matrices
+from limbeck.tables.columns import LIMIT, Category, Column, Number, column_of, is_date, pandas
 from limbeck.tables.reading import knots_of, read
 from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
+
+FEW_ROWS = 32  # up to which values are read one by one
+EXACT = 2**53  # whole numbers up to here are the same as floats
 
 
 class TableMunge(Munge):
@@ -84,10 +74,10 @@ class Table:
 
     _reader: FewRowsReader | None = None  # of frames like the last one
 
-    @checked_arguments
+    @arg.checked_arguments
     def __init__(
-        self, df: UserObject[Any], *, categories: Text | Items[Iterable[Any]] = (),
-        drop: Text | Items[Iterable[Any]] = (),
+        self, df: arg.UserObject[Any], *, categories: arg.Text | arg.Items[Iterable[Any]] = (),
+        drop: arg.Text | arg.Items[Iterable[Any]] = (),
     ) -> None:  # fmt: skip
         frame = as_frame(df)
         check_names(frame)
@@ -129,7 +119,7 @@ class Table:
         r"""For each tensor the column that it belongs to: a mask goes with its values."""
         return {key: column.key for column in self.columns for key in column.keys}
 
-    def encode(self, df: UserObject[object]) -> dict[str, Tensor]:
+    def encode(self, df: arg.UserObject[object]) -> dict[str, Tensor]:
         r"""The tensors (n,) of a frame, by column; further columns of the frame are ignored.
 
         A missing value is refused where the data had none; a new category becomes "unknown".
@@ -137,7 +127,7 @@ class Table:
         parts = self.encode_exactly(df)
         return {k: t.float() if t.is_floating_point() else t for k, t in parts.items()}
 
-    def encode_exactly(self, df: UserObject[object]) -> dict[str, Tensor]:
+    def encode_exactly(self, df: arg.UserObject[object]) -> dict[str, Tensor]:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         parts: dict[str, Tensor] = {}
@@ -160,7 +150,7 @@ class Table:
             parts |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return parts
 
-    def few_rows(self, frame: UserObject[Any]) -> Matrices | None:
+    def few_rows(self, frame: arg.UserObject[Any]) -> Matrices | None:
         r"""The same of a few rows as matrices; None of others, and of values to be refused."""
         is_frame = hasattr(frame, "iloc") and hasattr(frame, "columns")
         if not is_frame or len(frame) > FEW_ROWS:
@@ -170,8 +160,8 @@ class Table:
             reader = self._reader = FewRowsReader(self.varying, names, dtypes)
         return reader(frame)
 
-    @checked_arguments
-    def to_frame(self, batch: Dict[Mapping[str, Any]]) -> Any:
+    @arg.checked_arguments
+    def to_frame(self, batch: arg.Dict[Mapping[str, Any]]) -> Any:
         r"""The frame of tensors or arrays (n,), with the dtypes and order of the columns.
 
         Whole numbers and dates are rounded to what the column holds (days, if all dates were
@@ -188,7 +178,7 @@ class Table:
         series = {column.name: column.decode(parts, n) for column in self.columns}
         return pandas().DataFrame(series, columns=list(series))
 
-    def rounded(self, batch: UserObject[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    def rounded(self, batch: arg.UserObject[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         r"""Tensors after a round trip through a frame: rounded, with missing values filled."""
         parts = dict(batch)
         for column in self.numbers:
@@ -201,12 +191,12 @@ class Table:
             parts[column.key] = value
         return parts
 
-    @checked_arguments
+    @arg.checked_arguments
     def encoder(
         self,
-        embed: Count | Annotated[str, Choice("auto", "one_hot")] = "auto",
+        embed: arg.Count | Annotated[str, arg.Choice("auto", "one_hot")] = "auto",
         *,
-        data: UserObject[object] = None,
+        data: arg.UserObject[object] = None,
         generator: torch.Generator | None = None,
     ) -> TableEncoder:
         r"""A module from the tensors to features (n, width), to be trained with the student.
@@ -225,10 +215,11 @@ class Table:
         bends = [knots.get(c.key, []) for c in self.numbers]
         return TableEncoder(numbers, categories, embed, knots=bends, generator=generator)
 
-    @checked_arguments
+    @arg.checked_arguments
     def munge(
-        self, data: UserObject[Any], swap: Fraction = 0.5, local_variance: Positive = 1.0,
-        seed: Seed | None = None, weight: UserObject[Any] = None,
+        self, data: arg.UserObject[Any], swap: arg.Fraction = 0.5,
+        local_variance: arg.Positive = 1.0, seed: arg.Seed | None = None,
+        weight: arg.UserObject[Any] = None,
     ) -> TableMunge:  # fmt: skip
         r"""MUNGE on the rows of a frame, or on its tensors: see `limbeck.inputs.Munge`.
 
@@ -257,7 +248,7 @@ class Table:
             raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
         check_depth(spec, "spec")
         table = cls.__new__(cls)
-        table.rows = integer("spec.rows", spec["rows"], "a whole number from 1", least=1)
+        table.rows = arg.integer("spec.rows", spec["rows"], "a whole number from 1", least=1)
         columns = read_value(spec["columns"], list[Any], "spec.columns")
         table.columns = [column_of(column) for column in columns]
         keys = [key for column in table.columns for key in column.keys]
@@ -305,3 +296,82 @@ def check_names(frame: Any) -> None:
             raise ArgumentError("df", f"the column name {name!r}", expected)
         if times[str(name)] > 1:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")
+
+
+class Matrices(NamedTuple):
+    r"""Rows of a table, with columns of each kind in the table's order."""
+
+    numbers: np.ndarray  # float64 (n, N), less origins; missing ones are filled
+    missing: np.ndarray  # bool (n, N)
+    codes: np.ndarray  # int64 (n, C)
+
+
+class FewRowsReader:
+    r"""Reads frames of the same names and dtypes of columns, or leaves them to `Table.encode`."""
+
+    def __init__(self, columns: list[Column], names: list[Any], dtypes: list[Any]) -> None:
+        self.names, self.dtypes = names, dtypes
+        once = all(names.count(column.name) == 1 for column in columns)
+        self.usable = once and all(_readable(c, dtypes[names.index(c.name)]) for c in columns)
+        if not self.usable:
+            return
+        numbers = [column for column in columns if isinstance(column, Number)]
+        self.places = [names.index(column.name) for column in numbers]
+        self.dates = [k for k, column in enumerate(numbers) if column.kind == "date"]
+        self.origin = np.array([column.origin for column in numbers])
+        self.fill = np.array([column.fill for column in numbers])
+        self.no_gaps = np.array([column.mask is None for column in numbers], bool)
+        categories = [column for column in columns if isinstance(column, Category)]
+        self.categories = [
+            (names.index(c.name), {v: k for k, v in enumerate(c.categories)}, c) for c in categories
+        ]
+
+    def __call__(self, frame: Any) -> Matrices | None:
+        r"""The matrices of a frame; None for values that are to be refused, or to be looked at."""
+        if not self.usable or not 0 < len(frame) <= FEW_ROWS:
+            return None
+        one = len(frame) == 1  # which pandas reads faster as a series
+        rows = [frame.iloc[0].tolist()] if one else frame.to_numpy(dtype=object).tolist()
+        try:
+            codes = [[_code(row[k], known, c) for k, known, c in self.categories] for row in rows]
+            numbers = self._numbers(rows)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        gone = np.isnan(numbers)
+        known = np.where(gone, 0.0, numbers)
+        if (gone & self.no_gaps).any() or not (np.abs(known) <= LIMIT).all():
+            return None
+        shape = (len(rows), len(self.categories))
+        filled = np.where(gone, self.fill, known - self.origin)
+        return Matrices(filled, gone, np.array(codes, np.int64).reshape(shape))
+
+    def _numbers(self, rows: list[list[Any]]) -> np.ndarray:
+        gap, not_a_time = pandas().NA, pandas().NaT
+        values: list[list[Any]]
+        values = [[np.nan if row[k] is gap else row[k] for k in self.places] for row in rows]
+        for k in self.dates:
+            for row in values:
+                whole, rest = divmod(row[k].value, 10**9)
+                row[k] = np.nan if row[k] is not_a_time else whole + rest / 10**9
+        return np.array(values, np.float64).reshape(len(rows), len(self.places))
+
+
+def _code(value: Any, known: dict[Any, int], column: Category) -> int:
+    r"""The code of a value; a ValueError for one that has to be refused."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if (code := known.get(value)) is not None:
+        return code
+    missing = pandas().isna(value) is True
+    text = any(isinstance(category, str) for category in column.categories)
+    if not column.missing if missing else isinstance(value, str) != text:
+        raise ValueError
+    return column.gone if missing else column.unknown
+
+
+def _readable(column: Column, dtype: Any) -> bool:
+    r"""Whether values of a dtype mean in a row of objects what they mean in their series."""
+    if isinstance(column, Category):
+        return not any(type(v) is int and abs(v) > EXACT for v in column.categories)
+    if column.kind == "date":
+        return is_date(dtype) and (", " in str(dtype)) == (", " in column.dtype)
+    return bool(pandas().api.types.is_numeric_dtype(dtype)) and dtype.kind in "biuf"

@@ -19,9 +19,9 @@ import numpy as np
 
 from limbeck.arguments import Choice, Count, PathLike, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError, rename_argument, shown
+from limbeck.records import encode
 from limbeck.storage import disk
 from limbeck.storage.files import differences
-from limbeck.storage.records import encode
 from limbeck.teachers.keys import Array, distinct, row_keys
 
 FORMAT = "limbeck-teacher-cache-1"
@@ -125,7 +125,7 @@ class Answers:
                 _write(self.folder / META, [encode(self.about)])
             self._segments.write(keys, rows)
 
-    def as_kept(self, values: Array) -> Array:
+    def as_stored(self, values: Array) -> Array:
         r"""The predictions (n, *shape) as `get` would return them."""
         return self._decode(self._encode(values))
 

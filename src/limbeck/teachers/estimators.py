@@ -66,7 +66,8 @@ class PredictorTeacher(RowTeacher):
     def __init__(self, predictor: Any, spec: OutputSpec) -> None:
         self.predictor, kind = predictor, predictor.problem_type
         self.task = "classification" if kind in ("binary", "multiclass") else "regression"
-        if spec.task not in ("auto", self.task) or spec.output not in ("auto", *FORMS[self.task]):
+        form = "values" if self.task == "regression" else "probabilities"
+        if spec.task not in ("auto", self.task) or spec.output not in ("auto", form):
             received = f"task={spec.task!r}, teacher_output={spec.output!r}"
             raise ArgumentError("task", received, f"{self.task!r}, as of this predictor")
         classes = None if self.task == "regression" else list(predictor.class_labels)
@@ -86,9 +87,6 @@ class PredictorTeacher(RowTeacher):
         else:  # of quantiles, a column for each level
             frame = self.predictor.predict(rows, as_pandas=True)
         return np.array(frame, np.float64, order="C").reshape(count(X), -1)
-
-
-FORMS = {"classification": ("probabilities",), "regression": ("values",)}
 
 
 def is_predictor(value: object) -> bool:

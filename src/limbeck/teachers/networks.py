@@ -228,13 +228,11 @@ def _probe_content(digest: str, path: Path, library: str) -> int | None:
     command = [sys.executable, "-c", code, str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     seconds = 30 + path.stat().st_size / 2e6  # several times what a sound file takes
+    options: Any = {"env": environment, "timeout": seconds, "capture_output": True}
     try:
-        run = subprocess.run(
-            command, env=environment, timeout=seconds, capture_output=True, check=False
-        )
+        return subprocess.run(command, check=False, **options).returncode
     except subprocess.TimeoutExpired:
         return None
-    return run.returncode
 
 
 def _probe(path: Path, library: str) -> None:

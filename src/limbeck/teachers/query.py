@@ -90,9 +90,7 @@ class Query:
     retries: arg.CountFromZero = 3
     retry_on: arg.UserObject[type[Exception] | tuple[type[Exception], ...]] = (OSError,)
     progress: arg.Flag = True
-    wait: arg.FromZero = (
-        1.0  # seconds before the first retry; twice as long before each further one
-    )
+    wait: arg.FromZero = 1.0  # seconds before the first retry; twice as long before each next one
     max_queries: arg.Count | None = None
     queries_per_second: arg.Positive | None = None
     query_seconds: arg.Positive | None = None
@@ -220,9 +218,8 @@ class _Session:
             return None
         if query.query_seconds is not None and usage.deadline is None:
             usage.deadline = time.monotonic() + query.query_seconds
-        bar = tracked(
-            unknown[: query.queries_left].tolist(), "querying the teacher", query.progress
-        )
+        numbers = unknown[: query.queries_left].tolist()
+        bar = tracked(numbers, "querying the teacher", query.progress)
         failed: _FailedError | None = None
         try:
             with closing(cast(Generator[int, None, None], bar)):
@@ -246,15 +243,13 @@ class _Session:
         if not len(left):
             return None
         reason = usage.stop_reason or f"max_queries={query.max_queries:,} is reached"
-        message = (
-            f"teacher: {reason}, and {len(left):,} of {len(self.rows):,} rows are not labelled"
-        )
-        return TeacherError(f"{message}; {self._remark()}", self.rows[left], self.saved)
+        share = f"{len(left):,} of {len(self.rows):,} rows"
+        message = f"teacher: {reason}, and {share} are not labelled; {self._remark()}"
+        return TeacherError(message, self.rows[left], self.saved)
 
     def _run_in_turn(self, bar: Iterator[int]) -> None:
         while (numbers := self._next(bar)) is not None:
-            start = time.monotonic()
-            self._collect(numbers, self._ask(numbers), time.monotonic() - start)
+            self._collect(numbers, *self._timed(numbers))
 
     def _run_in_threads(self, bar: Iterator[int]) -> None:
         r"""Several calls at the same time; on an error, those that have begun are completed."""
@@ -278,7 +273,7 @@ class _Session:
 
     def _timed(self, numbers: Array) -> tuple[Array, float]:
         start = time.monotonic()
-        return self._ask(numbers), time.monotonic() - start
+        return self._query_rows(numbers), time.monotonic() - start
 
     def _next(self, bar: Iterator[int]) -> Array | None:
         r"""The next rows to query, by number; None at the end, or of the time."""
@@ -306,12 +301,12 @@ class _Session:
             self.written = time.monotonic()
 
     def _take(self, numbers: Array, y: Array) -> None:
-        self.targets[numbers] = y if self.answers is None else self.answers.as_kept(y)
+        self.targets[numbers] = y if self.answers is None else self.answers.as_stored(y)
         self.known[numbers] = True
         if self.writable:
             self.unsaved.append((numbers, y))
 
-    def _ask(self, batch: Array) -> Array:
+    def _query_rows(self, batch: Array) -> Array:
         rows = self.rows[batch]
         part = select(self.X, rows)
         try:
@@ -357,10 +352,8 @@ class _Session:
         r"""How many predictions are stored."""
         if self.answers is None:
             return "no predictions are stored: pass cache= to store them"
-        total = len(self.rows)
-        return (
-            f"{self.saved:,} of {total:,} predictions are in the cache and are not computed again"
-        )
+        stored = f"{self.saved:,} of {len(self.rows):,} predictions"
+        return f"{stored} are in the cache and are not computed again"
 
     def _write(self) -> None:
         if self.answers is None or not self.unsaved:

@@ -237,9 +237,8 @@ def as_outputs(raw: object, n: int) -> np.ndarray:
     try:
         outputs = np.asarray(raw)
     except ValueError:  # rows of different lengths
-        raise ArgumentError(
-            "teacher", "outputs of different lengths", f"({n},) or ({n}, K)"
-        ) from None
+        expected = f"({n},) or ({n}, K)"
+        raise ArgumentError("teacher", "outputs of different lengths", expected) from None
     if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
         received = f"outputs of shape {outputs.shape} for {n} rows of X"
         if outputs.dtype == object and outputs.ndim == 0:

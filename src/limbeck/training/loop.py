@@ -20,9 +20,8 @@ from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
-from limbeck.records import AnyNumber
+from limbeck.records import AnyNumber, check
 from limbeck.storage import checkpoints, files
-from limbeck.storage.records import check
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import as_callbacks
 from limbeck.training.config import Training

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.records import AnyNumber, of_file
+from limbeck.records import AnyNumber, encode, of_file
 from limbeck.storage import STUDENT_FILES, files, folders
 from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
-from limbeck.storage.records import encode
 from limbeck.text import PlainTable, table_text
 
 STUDENT, ABOUT = "student.safetensors", "training.json"

@@ -11,6 +11,10 @@ from sklearn import metrics
 
 from limbeck.compression.fidelity import measures as m
 
+OF_LABELS = {
+    name: m.MEASURES[name].rows["multilabel"] for name in ("agreement", "log_probability", "kl")
+}
+
 
 def probabilities(n, k, seed=0, sharp=1.0):
     return np.random.default_rng(seed).dirichlet(np.full(k, sharp), n)
@@ -53,10 +57,10 @@ def test_over_two_classes_the_brier_score_is_twice_the_square_error_of_one():
 def test_multilabel_is_as_scikit_learn_has_it(labelled):
     p, y = labelled
     guess = p > 0.5
-    assert m.label_agreement(y, p).mean() == pytest.approx(1 - metrics.hamming_loss(y, guess))
+    assert OF_LABELS["agreement"](y, p).mean() == pytest.approx(1 - metrics.hamming_loss(y, guess))
     assert m.subset_agreement(y, p).mean() == pytest.approx(metrics.accuracy_score(y, guess))
     each = [metrics.log_loss(y[:, k], p[:, k]) for k in range(3)]
-    assert m.label_log_probability(y, p).mean() == pytest.approx(-np.mean(each))
+    assert OF_LABELS["log_probability"](y, p).mean() == pytest.approx(-np.mean(each))
     each = [metrics.brier_score_loss(y[:, k], p[:, k]) for k in range(3)]
     assert m.square_error(y, p).mean() == pytest.approx(np.mean(each))
 
@@ -86,7 +90,7 @@ def test_divergences_are_sums_over_what_can_be(classified, labelled):
     np.testing.assert_allclose(m.kl(t, s), stats.entropy(t, s, axis=1))
     t, s = labelled[0], np.random.default_rng(5).uniform(size=(150, 3))
     each = stats.entropy(np.stack([t, 1 - t]), np.stack([s, 1 - s]), axis=0)
-    np.testing.assert_allclose(m.label_kl(t, s), each.mean(1))
+    np.testing.assert_allclose(OF_LABELS["kl"](t, s), each.mean(1))
 
 
 def test_agreement_is_accuracy_with_the_teacher_as_the_truth():
@@ -95,7 +99,7 @@ def test_agreement_is_accuracy_with_the_teacher_as_the_truth():
     assert m.agreement(t, s).mean() == pytest.approx(expected)
     t, s = t[:, :2] * 2, s[:, :2]
     assert m.subset_agreement(t, s).mean() == ((t > 0.5) == (s > 0.5)).all(1).mean()
-    assert m.label_agreement(t, s).mean() == pytest.approx(((t > 0.5) == (s > 0.5)).mean())
+    assert OF_LABELS["agreement"](t, s).mean() == pytest.approx(((t > 0.5) == (s > 0.5)).mean())
 
 
 def test_a_probability_of_nothing_costs_no_more_than_the_floor():
@@ -104,7 +108,7 @@ def test_a_probability_of_nothing_costs_no_more_than_the_floor():
     np.testing.assert_allclose(found, [0.0, np.log(m.FLOOR)], rtol=1e-12)
     np.testing.assert_allclose(m.kl(p[:1], p[:1, ::-1]), -np.log(m.FLOOR))
     y = np.array([[0, 1]])
-    assert m.label_log_probability(y, p[:1]) == pytest.approx(np.log(m.FLOOR))
+    assert OF_LABELS["log_probability"](y, p[:1]) == pytest.approx(np.log(m.FLOOR))
     rare = np.array([[1e-11, 1 - 1e-11]])  # above the floor, all is as it is
     assert m.log_probability(np.array([[1, 0]]), rare) == pytest.approx(np.log(1e-11))
     assert m.kl(p[:1], rare) == pytest.approx(-np.log(1e-11))

@@ -84,7 +84,7 @@ def align(
 
 
 def _predictions(model: str, values: object, task: str, names: list[Any] | None) -> np.ndarray:
-    p = _array(values)
+    p = as_plain_array(values, model)
     if p.dtype.kind not in "biuf" or p.ndim not in (1, 2) or not p.size:
         received = f"shape {p.shape} of {p.dtype}"
         raise ArgumentError(model, received, "numbers, a row for each example and one or more rows")
@@ -102,7 +102,7 @@ def _predictions(model: str, values: object, task: str, names: list[Any] | None)
 
 
 def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
-    values = _array(y.toarray() if hasattr(y, "toarray") else y)
+    values = as_plain_array(y.toarray() if hasattr(y, "toarray") else y, "y")
     if task == "classification":
         if values.size != n or values.ndim > 2:
             raise ArgumentError("y", f"shape {values.shape}", f"one label for each row, ({n},)")
@@ -125,10 +125,6 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
     return values
 
 
-def _array(values: object) -> np.ndarray:
-    return as_plain_array(values, "y")
-
-
 def _finite(argument: str, values: np.ndarray) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(values.astype(float)).all(1))
     if len(bad):
@@ -149,11 +145,9 @@ class Comparison:
     @staticmethod
     def from_saved(saved: Mapping[str, Any]) -> Comparison:
         r"""A comparison of its fields after JSON, where None stands for NaN."""
-        measures, differences = (
-            {model: figures(known) for model, known in saved[name].items()}
-            for name in ("measures", "differences")
-        )
-        return Comparison(saved["rows"], measures, differences)
+        parts = (saved["measures"], saved["differences"])
+        read = ({model: figures(known) for model, known in part.items()} for part in parts)
+        return Comparison(saved["rows"], *read)
 
 
 def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import integer, number
+from limbeck.arguments import Number, integer
 from limbeck.errors import ArgumentError
 from limbeck.teachers import fingerprints
 from limbeck.teachers.estimators import EstimatorTeacher
@@ -32,7 +32,7 @@ def latencies(
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
     r"""Seconds, by model and batch size: medians, timed in turns so that ratios are fair."""
-    seconds = number("seconds", seconds, "a number above 0", lambda s: s > 0)
+    seconds = Number(above=0)("seconds", seconds)
     if not (n := count(X)):
         raise ArgumentError("X", "no rows", "one or more, to time with")
     times: dict[str, dict[int, float]] = {name: {} for name in calls}
@@ -106,8 +106,7 @@ def as_cost(value: CostLike, argument: str) -> Cost:
     times = {}
     for size, time_taken in dict(known.get("latency") or {}).items():
         size = int(size) if isinstance(size, str) else size  # JSON has numbers of rows as text
-        rows = integer(name, size, expected, 1)
-        times[rows] = number(name, time_taken, expected, lambda s: s > 0)
+        times[integer(name, size, expected, 1)] = Number(above=0)(name, time_taken, expected)
     return Cost(**counts, latency=times, files=str(known.get("files") or ""))
 
 

@@ -81,18 +81,14 @@ def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     return np.maximum(terms.sum(1), 0)  # below 0 by rounding alone
 
 
-def each_label(measure: Rows) -> Rows:
-    r"""The mean over labels of a measure of two classes, no and yes."""
+def by_task(measure: Rows) -> dict[str, Rows]:
+    r"""A measure of classes; of labels its mean over them, each of two classes, no and yes."""
 
-    def rows(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
+    def each_label(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
         classes = (np.stack([1 - part, part], 2).reshape(-1, 2) for part in (truth, p))
         return measure(*classes).reshape(p.shape).mean(1)
 
-    return rows
-
-
-label_agreement, label_log_probability = each_label(agreement), each_label(log_probability)
-label_kl = each_label(kl)
+    return {"classification": measure, "multilabel": each_label}
 
 
 def subset_agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -133,7 +129,12 @@ def r2(truth: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
     return np.asarray((1 - part + w * (part * d - e) / b).mean(1))
 
 
-QUANTILES = {"difference_50": 0.5, "difference_90": 0.9, "difference_99": 0.99, "difference_max": 1}
+QUANTILES = {
+    "difference_50": (0.5, "median difference"),
+    "difference_90": (0.9, "90th percentile"),
+    "difference_99": (0.99, "99th percentile"),
+    "difference_max": (1.0, "largest difference"),
+}
 
 
 def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> dict[str, Figure]:
@@ -152,7 +153,7 @@ def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) ->
     order, weight = np.argsort(errors), np.broadcast_to(w, len(errors))
     errors, weight = errors[order], weight[order] / weight.sum()
     below, n, figures = np.cumsum(weight).clip(max=1), 1 / (weight**2).sum(), {}
-    for name, level in QUANTILES.items():
+    for name, (level, _) in QUANTILES.items():
         place = min(int(np.searchsorted(below, level - 1e-9)), len(errors) - 1)
         rank = max(level * n, 1.0)
         chance = np.diff(betainc(rank, n - rank + 1, below), prepend=0)
@@ -235,11 +236,9 @@ def _of_class(title: str, which: str, share: bool = True, rises: bool = True) ->
     return Measure(f"{title} of {which}", rises, share, format=".3f", class_title=title)
 
 
-_SAME: dict[str, Rows] = {"classification": agreement, "multilabel": label_agreement}
+_SAME, _LOG, _KL = map(by_task, (agreement, log_probability, kl))
 _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
-_LOG: dict[str, Rows] = {"classification": log_probability, "multilabel": label_log_probability}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
-_KL: dict[str, Rows] = {"classification": kl, "multilabel": label_kl}
 _AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
 _R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
@@ -259,14 +258,7 @@ MEASURES = {  # in the order of tables
     "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
     "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
     "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
-    **{
-        name: Measure(f"{which} / teacher's σ", False)
-        for name, which in zip(
-            QUANTILES,
-            ("median difference", "90th percentile", "99th percentile", "largest difference"),
-            strict=True,
-        )
-    },
+    **{name: Measure(f"{title} / teacher's σ", False) for name, (_, title) in QUANTILES.items()},
     "kl": Measure("KL from teacher", False, False, "teacher", _KL),
     "rare_kl": _of_class("KL from teacher", "the rarest class", False, rises=False),
     "ece": Measure("calibration error", False, True),

@@ -17,7 +17,8 @@ from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, 
 from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
 from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
 from limbeck.errors import ArgumentError
-from limbeck.storage import files, records
+from limbeck.records import damaged, decode, encode
+from limbeck.storage import files
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
@@ -162,20 +163,20 @@ class Fidelity(Comparison):
     @checked_arguments
     def save(self, path: PathLike) -> Path:
         r"""Write the report as a JSON file."""
-        return files.write_bytes(path, records.encode(self.to_dict()))
+        return files.write_bytes(path, encode(self.to_dict()))
 
     @classmethod
     @checked_arguments
     def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
         path = Path(path)
-        saved = records.decode(files.read_bytes(path), path)
+        saved = decode(files.read_bytes(path), path)
         try:
             return cls.from_dict(saved)
         except ArgumentError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise records.damaged(path, f"cannot be read ({error!r})") from error
+            raise damaged(path, f"cannot be read ({error!r})") from error
 
 
 def fidelity(
@@ -191,8 +192,8 @@ def fidelity(
     `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame;
     `sample_weight` (n,) are weights of the rows in all measures.
 
-    >>> taught = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
-    >>> report = fidelity("classification", taught, taught[::-1], [0, 1, 1, 1])
+    >>> teacher = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
+    >>> report = fidelity("classification", teacher, teacher[::-1], [0, 1, 1, 1])
     >>> report.measures["teacher"]["accuracy"], report.retention
     (Figure(value=0.75, std_error=0.25), 0.333...)
     """

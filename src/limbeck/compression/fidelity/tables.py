@@ -211,7 +211,7 @@ def remarks(report: Fidelity) -> list[str]:
 
 
 def sentence(report: Fidelity) -> str:
-    r"""The student's retention, agreement and savings, as far as they are known."""
+    r"""The result in one sentence: retention, agreement and savings, as far as they are known."""
     verbs = [] if report.main in ("agreement", "teacher_r2") else [_quality(report)]
     verbs.append(_faithfulness(report, bool(verbs)))
     if savings := _savings(report):
@@ -316,7 +316,7 @@ def _savings(report: Fidelity) -> list[str]:
 
 
 def need(report: Fidelity) -> str:
-    r"""Whether the teacher was needed: the student beside the best model on labels alone."""
+    r"""A sentence: did you need the teacher? Empty where nothing was trained on labels."""
     others = [model for model in ("baseline", "trees") if model in report.measures]
     if not others:
         return ""
