@@ -17,6 +17,11 @@ TOGETHER = 4  # units of the other side that share a matrix product
 LARGEST = 690.0  # the largest exponent in float64, nearly
 
 
+def exact_rbm_log_z(rbm: RBM, limit: int = 2**25) -> float:
+    r"""log Z, if the smaller side has at most `limit` states."""
+    return torch.stack(list(log_z_parts(rbm, limit, None, False))).logsumexp(0).item()
+
+
 def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
     r"""log of parts of Σ_h exp(b·h) Π_i (1 + exp(z_i)) over the smaller side, z = a + Wh.
 
