@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from limbeck.evaluation import evaluate
     from limbeck.loading import load
     from limbeck.models import MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Trees
+    from limbeck.models.clamp import clamp
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
     from limbeck.models.made import MADE
@@ -75,9 +76,9 @@ __all__ = [
     "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
     "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
     "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees", "as_draws",
-    "callbacks", "compress", "condense", "distill", "ep_logistic", "evaluate", "exact_log_z",
-    "expected_statistics", "export", "free_energy", "inputs", "load", "log_partition", "losses",
-    "normalize", "samplers", "schedules", "steps",
+    "callbacks", "clamp", "compress", "condense", "distill", "ep_logistic", "evaluate",
+    "exact_log_z", "expected_statistics", "export", "free_energy", "inputs", "load",
+    "log_partition", "losses", "normalize", "samplers", "schedules", "steps",
 ]  # fmt: skip
 
 # modules are imported when something of theirs is used, so that `--help` need not wait
@@ -93,7 +94,8 @@ _NAMES = {
     "errors": "ArgumentError CheckpointError HeldOutWarning InexactTeacherError LimbeckError"
     " LimbeckWarning NotDifferentiableError PseudoDrawWarning", "evaluation": "evaluate",
     "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Trees",
-    "models.deep_nade": "DeepNADE", "models.energy": "Energy", "models.made": "MADE",
+    "models.clamp": "clamp", "models.deep_nade": "DeepNADE", "models.energy": "Energy",
+    "models.made": "MADE",
     "models.nade": "NADE", "models.rbm": "RBM", "normalization.annealing": "AIS",
     "normalization.bridge": "Bridge", "normalization.estimate": "LogPartition",
     "normalization.importance": "Importance expected_statistics free_energy",

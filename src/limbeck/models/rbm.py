@@ -18,6 +18,7 @@ from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator, Pair
 from limbeck.models.kernels.bits import BitProducts, Bits
+from limbeck.models.likelihood import LogLikelihood, log_likelihood
 from limbeck.supports import Binary
 from limbeck.training.result import History
 
@@ -61,6 +62,7 @@ class RBM(nn.Module):
     capturable = True  # sweeps never wait for a GPU
     history: History | None = None  # of a training by `fit`
     stop_reason = ""
+    constant = 0.0  # is added to log p̃; `limbeck.clamp` sets it
 
     @arg.checked_arguments
     def __init__(
@@ -135,19 +137,41 @@ class RBM(nn.Module):
     @arg.checked_arguments
     def save(self, path: arg.PathLike) -> Path:
         r"""Write W, a and b as .npz or .safetensors; a failure leaves no partial file."""
+        if self.constant:
+            received = f"{path}, for an RBM with the constant {self.constant:g} of clamped units"
+            raise ArgumentError("path", received, "an RBM without clamped units: save that one")
         return rbm_files.write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of x (n, I); differentiable, also at x between zero and one."""
         x = self._units(x, self.visible, "x")
-        return x @ self.a + softplus(x @ self.W + self.b).sum(-1)
+        return x @ self.a + softplus(x @ self.W + self.b).sum(-1) + self.constant
 
     forward = log_unnormalized
 
     def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
         r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
         h = self._units(h, self.hidden, "h")
-        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1)
+        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1) + self.constant
+
+    def log_likelihood(
+        self, x: arg.UserObject[Numbers], z: arg.UserObject[Any] = None
+    ) -> LogLikelihood:
+        r"""The mean of log p(x) over rows, with a standard error of log Z and of the rows.
+
+        Arguments:
+            x: Zeros and ones (n, I).
+            z: log Z: what `lb.log_partition` returns, or a number. Default: the exact sum, which is
+                feasible up to 25 units on the smaller side.
+        """
+        if z is None:
+            from limbeck.models.rbm_sums import exact_rbm_log_z
+
+            if min(self.visible, self.hidden) > 25:
+                received = f"None, for {self.visible:,} visible and {self.hidden:,} hidden units"
+                raise ArgumentError("z", received, "an estimate by lb.log_partition(rbm)")
+            z = exact_rbm_log_z(self)
+        return log_likelihood(self, x, z)
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p̃(x)/∂x, (n, I)."""
@@ -243,7 +267,9 @@ class RBMPath:
             raise ArgumentError("base", f"shape {tuple(log_odds.shape)}", expected)
         self.base = log_odds.to(self.a)
         self.difference = self.a - self.base
-        self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
+        self.constant = rbm.constant
+        independent = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
+        self.log_z = independent + self.constant
 
     @torch.no_grad()
     @arg.checked_arguments
@@ -257,7 +283,7 @@ class RBMPath:
         x = x.to(self.W.dtype)
         scaled = torch.addmm(self.b, x, self.W).mul_(beta)
         hidden = softplus(scaled).sum(1, dtype=torch.float64)
-        return hidden + (x @ self._visible_biases(beta)).double()
+        return hidden + (x @ self._visible_biases(beta)).double() + self.constant
 
     @torch.no_grad()
     def advance(

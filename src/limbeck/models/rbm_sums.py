@@ -56,7 +56,7 @@ def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iter
                 row += softplus(z + low_z).sum(1)
         else:
             _add_products(total, _subsets(high_z), table, ceilings)
-        yield total.flatten().logsumexp(0)
+        yield total.flatten().logsumexp(0) + rbm.constant
 
 
 def _bits(start: int, stop: int, size: int, like: Tensor) -> Tensor:
