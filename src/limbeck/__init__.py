@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     )
     from limbeck.evaluation import evaluate
     from limbeck.loading import load
-    from limbeck.models import MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Trees
+    from limbeck.models import (
+        MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Symmetrized, Trees,
+    )  # fmt: skip
     from limbeck.models.clamp import clamp
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
@@ -75,8 +77,8 @@ __all__ = [
     "InexactTeacherError", "LimbeckError", "LimbeckWarning", "LogPartition", "Mixture",
     "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
     "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
-    "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees", "as_draws",
-    "callbacks", "clamp", "compress", "condense", "distill", "ep_logistic", "evaluate",
+    "StreamEnded", "Symmetrized", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees",
+    "as_draws", "callbacks", "clamp", "compress", "condense", "distill", "ep_logistic", "evaluate",
     "exact_log_z", "expected_statistics", "export", "free_energy", "inputs", "load",
     "log_partition", "losses", "normalize", "samplers", "schedules", "steps",
 ]  # fmt: skip
@@ -93,7 +95,8 @@ _NAMES = {
     "distributions": "Bernoulli Categorical Mixture MultivariateNormal Normal Poisson",
     "errors": "ArgumentError CheckpointError HeldOutWarning InexactTeacherError LimbeckError"
     " LimbeckWarning NotDifferentiableError PseudoDrawWarning", "evaluation": "evaluate",
-    "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Trees",
+    "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Symmetrized"
+    " Trees",
     "models.clamp": "clamp", "models.deep_nade": "DeepNADE", "models.energy": "Energy",
     "models.made": "MADE",
     "models.nade": "NADE", "models.rbm": "RBM", "normalization.annealing": "AIS",

@@ -23,6 +23,7 @@ from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
+from limbeck.models.symmetrized import Symmetrized, Symmetry
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
@@ -118,9 +119,9 @@ def normalize(
     scheme: Annotated[str, arg.Choice(*SCHEMES, "auto")] = "auto", sweeps: arg.Count | None = None,
     burn_in: arg.CountFromZero | None = None, start: Tensor | None = None,
     init: Annotated[str, arg.Choice("auto", "none", "teacher")] = "auto",
-    c: arg.Finite | None = None, switch: arg.InnerFraction = 0.1,
-    preset: Annotated[str, arg.Choice(*STEPS)] = "auto", force: arg.Flag = False,
-    seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+    symmetry: arg.UserObject[Symmetry | None] = None, c: arg.Finite | None = None,
+    switch: arg.InnerFraction = 0.1, preset: Annotated[str, arg.Choice(*STEPS)] = "auto",
+    force: arg.Flag = False, seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
     checkpoint: arg.PathLike | None = None, progress: arg.Flag = True, **options: Any,
 ) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
@@ -153,6 +154,9 @@ def normalize(
         start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" first sets the student to the target's weights (a NADE of an RBM), "none"
             trains it as it is. Default: "teacher" if limbeck creates the student.
+        symmetry: Symmetries of the target over which the student is averaged: "spin flip",
+            "translations" or a list of both; see `lb.Symmetrized`, which the student then is. A
+            target that changes under them is refused. Default: none.
         c: The constant of the square error, at most log Z. Default: found by hill climbing, or,
             for continuous supports, from the free energy of the initial student.
         switch: The fraction of the steps before "square_error_then_kl" switches. Default: 0.1.
@@ -188,6 +192,8 @@ def normalize(
         )
         if warm:
             warm_start(student, target, torch.Generator().manual_seed(seed))
+        if symmetry is not None:
+            student = _symmetrized(student, target, symmetry, seed)
         constant = find_constant(c, loss, target, student, seed)
         size: int = 500 if own_made else PRESETS[preset]["batch_size"]
         if not isinstance(batch_size, str):
@@ -288,6 +294,17 @@ def square_error_then_kl(
     ]
     result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps, "stages": stages}
     return result
+
+
+def _symmetrized(student: nn.Module, target: Any, symmetry: Symmetry, seed: int) -> Symmetrized:
+    r"""The student, averaged over symmetries that the target is seen to have."""
+    averaged = Symmetrized(student, symmetry)
+    generator = torch.Generator(place_of(target)[0]).manual_seed(seed)
+    x = target.support.start(64, generator, *place_of(target))
+    averaged.group.check_target(target, x)
+    if callable(getattr(target, "advance", None)):  # where the mass is
+        averaged.group.check_target(target, target.advance(x, 20, generator))
+    return averaged
 
 
 def _burn_in(target: Any, chains: int, start: Tensor | None, limit: float | None) -> int:
