@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     from limbeck.evaluation import evaluate
     from limbeck.loading import load
     from limbeck.models import (
-        MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Symmetrized, Trees,
+        MLP,
+        BatchedMLP,
+        Ensemble,
+        GaussianMixture,
+        Preprocessed,
+        Symmetrized,
+        Trees,
     )  # fmt: skip
     from limbeck.models.clamp import clamp
     from limbeck.models.deep_nade import DeepNADE

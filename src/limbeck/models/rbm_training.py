@@ -111,26 +111,6 @@ class Centred:
         return Statistics(W, a, means - model_h.mean(0) - self.x @ W)
 
 
-class Adam:
-    r"""Steps along a running mean of gradients, divided by its typical size."""
-
-    def __init__(self, parameters: tuple[Tensor, ...], momentum: float) -> None:
-        self.parameters, self.momentum = parameters, momentum
-        self.means = [torch.zeros_like(parameter) for parameter in parameters]
-        self.squares = [torch.zeros_like(parameter) for parameter in parameters]
-        self.steps = 0
-
-    def step(self, gradient: Statistics, rate: float) -> None:
-        self.steps += 1
-        rate /= 1 - self.momentum**self.steps
-        known = 1 - 0.99**self.steps
-        moments = zip(self.parameters, self.means, self.squares, gradient, strict=True)
-        for parameter, mean, square, slope in moments:
-            mean.lerp_(slope, 1 - self.momentum)
-            square.lerp_(slope.square(), 0.01)
-            parameter.addcdiv_(mean, (square / known).sqrt_().add_(0.01), value=rate)
-
-
 class LogZ(NamedTuple):
     r"""log Z with its standard error."""
 
@@ -303,7 +283,11 @@ def train_rbm(
     parameters = (rbm.W, rbm.a, rbm.b)
     watch = Watch(rbm, bits, held_out, base, generator)
     gradient = Centred(rbm, bits.mean(0, dtype=torch.float32), centre)
-    adam, model, at_chains = Adam(parameters, momentum), None, None
+
+    def new_adam() -> torch.optim.Adam:
+        return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
+
+    adam, model, at_chains = new_adam(), None, None
     rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
     stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
 
@@ -327,7 +311,10 @@ def train_rbm(
                 at_chains = samples = model.advance(sweeps)
             slopes = gradient.contrast(batch, samples)
             slopes.W.sub_(rbm.W, alpha=weight_decay)
-            adam.step(slopes, rate * (1 - done))
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.grad = slope
+            adam.param_groups[0]["lr"] = rate * (1 - done)
+            adam.step()
             step += 1
         often = watch.seconds > 0.2 * (time.monotonic() - began) if seconds else False
         if part + 1 < PARTS and (step - evaluated < 100 or often):
@@ -335,12 +322,13 @@ def train_rbm(
         evaluated, swaps = step, math.nan if model is None else model.swap_rate()
         if watch.diverged(step, rate, at_chains, swaps):
             recoveries.append(step)
-            rate, adam, model = rate / 4, Adam(parameters, momentum), None
+            rate, adam, model = rate / 4, new_adam(), None
             watch.restore()
         elif held_out is not None and watch.waited >= patience:
             stop_reason = f"the held-out log likelihood (best {watch.best:.4g}) stopped improving"
             break
     watch.restore()
+    rbm.zero_grad()
     rbm.history, rbm.stop_reason = watch.history, stop_reason
     if recoveries and watch.highest <= watch.least:
         received = f"{lr:g}, with which the training diverged at step {recoveries[0]:,}"

@@ -56,7 +56,6 @@ class Group:
             moved = x.roll(shifts, axes) if any(shifts) else x
             yield self.total - moved if flip else moved
 
-
     @torch.no_grad()
     def check_target(self, target: Any, x: Tensor) -> None:
         r"""Refuse a target whose log density at events x (n, *shape) changes under the group."""
