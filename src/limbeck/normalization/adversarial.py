@@ -111,10 +111,12 @@ def train_adversary(
     generator = torch.Generator(device).manual_seed(training.seed)
     sample = SeededCall(student.sample, "student")
     paths = callable(getattr(student, "rsample", None))
-    classifier = Classifier(chains.draw(size), torch.Generator().manual_seed(training.seed))
+    both = torch.cat([chains.draw(size), sample(generator, size)])
+    classifier = Classifier(both, torch.Generator().manual_seed(training.seed))
     rate = 1e-3 if training.lr is None else training.lr
-    learner = torch.optim.Adam(classifier.parameters(), 1e-3)
-    optimizer = torch.optim.Adam(student.parameters(), rate)
+    # the classifier has to follow the student, and old gradients make the two oscillate
+    learner = torch.optim.Adam(classifier.parameters(), max(1e-3, rate), betas=(0.5, 0.99))
+    optimizer = torch.optim.Adam(student.parameters(), rate, betas=(0.5, 0.99))
     history, steps, losses = History(), training.steps, list[float]()
     stop_reason, step = "all steps done", 0
     for step in tracked(range(1, steps + 1), "distilling", training.progress):
