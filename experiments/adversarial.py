@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("experiments/results/adversarial.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    time.monotonic = time.process_time  # limits are of CPU time, whatever else runs here
+    time.monotonic = time.process_time  # limits are of CPU time
     x, gaussians = two_gaussians()
     table = []
     cases = (("ring", ring(), None), ("RBM", rbm(), None), ("plane", gaussians, x))

@@ -173,7 +173,6 @@ def normalize(
         options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, …. With
             `seconds` and no `steps`, the learning rate falls with the time that has passed.
     """
-    began = time.monotonic()
     decided = ("teacher_output", "student_output", "precompute")
     training = Training.from_options(options, decided, normalize)
     by_time = training.seconds is not None and steps is None and preset == "auto"
@@ -235,7 +234,7 @@ def normalize(
             training = replace(training, lr=0.02)
         chooses = (training.schedule, training.engine, training.update) == ("auto", "auto", None)
         if by_time and chooses:
-            schedule = CosineOfTime(began, training.seconds or 1.0)
+            schedule = CosineOfTime(training.seconds or 1.0)
             training = replace(training, schedule=schedule, engine="eager")
         if by_time:
             training = replace(training, every=training.every or 100)
@@ -333,14 +332,16 @@ def _burn_in(target: Any, chains: int, start: Tensor | None, limit: float | None
     return max(1, min(2000, int(limit / 10 / max(sweep, 1e-9))))
 
 
-@dataclass(frozen=True)
+@dataclass
 class CosineOfTime:
-    r"""Half a cosine from 1 to 0 of the fraction of some seconds that has passed."""
+    r"""Half a cosine from 1 to 0 of the fraction of some seconds since the first call."""
 
-    began: float = field(repr=False)  # on the monotonic clock
-    seconds: float = 0.0
+    seconds: float
+    began: float | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
+        if self.began is None:  # what is loaded before the first step is no part of training
+            self.began = time.monotonic()
         passed = min((time.monotonic() - self.began) / self.seconds, 1.0)
         return torch.full_like(t, (1 + math.cos(math.pi * passed)) / 2, dtype=torch.float64)
 
