@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     )
     from limbeck.evaluation import evaluate
     from limbeck.loading import load
-    from limbeck.models import MLP, BatchedMLP, Ensemble, GaussianMixture, Preprocessed, Trees
+    from limbeck.models import (
+        MLP,
+        BatchedMLP,
+        Ensemble,
+        GaussianMixture,
+        Preprocessed,
+        Symmetrized,
+        Trees,
+    )  # fmt: skip
+    from limbeck.models.clamp import clamp
     from limbeck.models.deep_nade import DeepNADE
     from limbeck.models.energy import Energy
     from limbeck.models.made import MADE
@@ -74,10 +83,10 @@ __all__ = [
     "InexactTeacherError", "LimbeckError", "LimbeckWarning", "LogPartition", "Mixture",
     "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
     "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
-    "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees", "as_draws",
-    "callbacks", "compress", "condense", "distill", "ep_logistic", "evaluate", "exact_log_z",
-    "expected_statistics", "export", "free_energy", "inputs", "load", "log_partition", "losses",
-    "normalize", "samplers", "schedules", "steps",
+    "StreamEnded", "Symmetrized", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees",
+    "as_draws", "callbacks", "clamp", "compress", "condense", "distill", "ep_logistic", "evaluate",
+    "exact_log_z", "expected_statistics", "export", "free_energy", "inputs", "load",
+    "log_partition", "losses", "normalize", "samplers", "schedules", "steps",
 ]  # fmt: skip
 
 # modules are imported when something of theirs is used, so that `--help` need not wait
@@ -92,8 +101,10 @@ _NAMES = {
     "distributions": "Bernoulli Categorical Mixture MultivariateNormal Normal Poisson",
     "errors": "ArgumentError CheckpointError HeldOutWarning InexactTeacherError LimbeckError"
     " LimbeckWarning NotDifferentiableError PseudoDrawWarning", "evaluation": "evaluate",
-    "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Trees",
-    "models.deep_nade": "DeepNADE", "models.energy": "Energy", "models.made": "MADE",
+    "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Symmetrized"
+    " Trees",
+    "models.clamp": "clamp", "models.deep_nade": "DeepNADE", "models.energy": "Energy",
+    "models.made": "MADE",
     "models.nade": "NADE", "models.rbm": "RBM", "normalization.annealing": "AIS",
     "normalization.bridge": "Bridge", "normalization.estimate": "LogPartition",
     "normalization.importance": "Importance expected_statistics free_energy",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from limbeck.models.rbm import RBM, train_rbm
+from limbeck.models.rbm import RBM
+from limbeck.models.rbm_training import train_rbm
 from limbeck.normalization.importance import expected_statistics
 from limbeck.normalization.log_partition import exact_log_z
 from limbeck.normalization.mode_search import climb

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limbeck.models import rbm_sums as enumeration
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization import log_partition as enumeration
 from limbeck.normalization.log_partition import exact_log_z
 from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused

@@ -15,12 +15,13 @@ from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mlp import MLP, BatchedMLP
 from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
+from limbeck.models.symmetrized import Symmetrized
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 
 __all__ = [
     "MADE", "MLP", "NADE", "BatchedMLP", "DeepNADE", "Ensemble", "Flow", "GaussianMixture",
-    "Preprocessed", "TableEncoder", "Trees",
+    "Preprocessed", "Symmetrized", "TableEncoder", "Trees",
 ]  # fmt: skip
 
 # models that may be made from the description in a file

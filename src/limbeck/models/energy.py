@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
+from limbeck.models.likelihood import LogLikelihood, log_likelihood
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
@@ -222,6 +223,15 @@ class Energy(nn.Module):
             raise ArgumentError("advance", "one without beta", "a function with an argument beta")
         options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
         return _check_chains(self.sampler(x, sweeps, generator, beta=beta, **options), x)
+
+    def log_likelihood(self, x: UserObject[Any], z: UserObject[Any]) -> LogLikelihood:
+        r"""The mean of log p(x) over rows (n, *shape), with a standard error of log Z and of rows.
+
+        Arguments:
+            x: Events of the support.
+            z: log Z: what `lb.log_partition` returns, or a number.
+        """
+        return log_likelihood(self, x, z)
 
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""

@@ -1,4 +1,4 @@
-r"""The restricted Boltzmann machine over zeros and ones: model, annealing path, training."""
+r"""The restricted Boltzmann machine over zeros and ones: the model and its annealing path."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from limbeck.errors import ArgumentError
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator, Pair
 from limbeck.models.kernels.bits import BitProducts, Bits
-from limbeck.progress import tracked
+from limbeck.models.likelihood import LogLikelihood, log_likelihood
 from limbeck.supports import Binary
-from limbeck.training.config import choose_device
+from limbeck.training.result import History
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 Beta = float | Tensor  # a tensor of no dimensions
@@ -60,6 +60,9 @@ class RBM(nn.Module):
     output_form = "log_density"
     exact = True
     capturable = True  # sweeps never wait for a GPU
+    history: History | None = None  # of a training by `fit`
+    stop_reason = ""
+    constant = 0.0  # is added to log p̃; `limbeck.clamp` sets it
 
     @arg.checked_arguments
     def __init__(
@@ -111,7 +114,9 @@ class RBM(nn.Module):
     @classmethod
     @arg.checked_arguments
     def fit(cls, data: arg.UserObject[Numbers], hidden: arg.Count, **settings: Any) -> RBM:
-        r"""An RBM trained on binary data (n, I): see `limbeck.models.rbm.train_rbm`."""
+        r"""An RBM trained on binary data (n, I): see `limbeck.models.rbm_training.train_rbm`."""
+        from limbeck.models.rbm_training import train_rbm
+
         return train_rbm(data, hidden, **settings)
 
     @classmethod
@@ -132,19 +137,41 @@ class RBM(nn.Module):
     @arg.checked_arguments
     def save(self, path: arg.PathLike) -> Path:
         r"""Write W, a and b as .npz or .safetensors; a failure leaves no partial file."""
+        if self.constant:
+            received = f"{path}, for an RBM with the constant {self.constant:g} of clamped units"
+            raise ArgumentError("path", received, "an RBM without clamped units: save that one")
         return rbm_files.write(Path(path), {"W": self.W, "a": self.a, "b": self.b})
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of x (n, I); differentiable, also at x between zero and one."""
         x = self._units(x, self.visible, "x")
-        return x @ self.a + softplus(x @ self.W + self.b).sum(-1)
+        return x @ self.a + softplus(x @ self.W + self.b).sum(-1) + self.constant
 
     forward = log_unnormalized
 
     def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
         r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
         h = self._units(h, self.hidden, "h")
-        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1)
+        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1) + self.constant
+
+    def log_likelihood(
+        self, x: arg.UserObject[Numbers], z: arg.UserObject[Any] = None
+    ) -> LogLikelihood:
+        r"""The mean of log p(x) over rows, with a standard error of log Z and of the rows.
+
+        Arguments:
+            x: Zeros and ones (n, I).
+            z: log Z: what `lb.log_partition` returns, or a number. Default: the exact sum, which is
+                feasible up to 25 units on the smaller side.
+        """
+        if z is None:
+            from limbeck.models.rbm_sums import exact_rbm_log_z
+
+            if min(self.visible, self.hidden) > 25:
+                received = f"None, for {self.visible:,} visible and {self.hidden:,} hidden units"
+                raise ArgumentError("z", received, "an estimate by lb.log_partition(rbm)")
+            z = exact_rbm_log_z(self)
+        return log_likelihood(self, x, z)
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p̃(x)/∂x, (n, I)."""
@@ -157,6 +184,17 @@ class RBM(nn.Module):
     def visible_probabilities(self, h: Tensor) -> Tensor:
         r"""p(x_i = 1 | h), (n, I)."""
         return torch.sigmoid(self._units(h, self.hidden, "h") @ self.W.T + self.a)
+
+    def pseudo_log_likelihood(self, x: Tensor) -> Tensor:
+        r"""Σ_i log p(x_i | all other x), (n,), of x (n, I): it needs no log Z."""
+        x = self._units(x, self.visible, "x")
+        activation, total = x @ self.W + self.b, x.new_zeros(len(x))
+        before = softplus(activation).sum(1)
+        for bit, bias, weights in zip(x.T, self.a, self.W, strict=True):
+            flip = 1 - 2 * bit
+            after = softplus(activation + flip[:, None] * weights).sum(1)
+            total = total - softplus(flip * bias + after - before)
+        return total
 
     @torch.no_grad()
     def statistics(self, x: Tensor) -> Statistics:
@@ -229,7 +267,9 @@ class RBMPath:
             raise ArgumentError("base", f"shape {tuple(log_odds.shape)}", expected)
         self.base = log_odds.to(self.a)
         self.difference = self.a - self.base
-        self.log_z = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
+        self.constant = rbm.constant
+        independent = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
+        self.log_z = independent + self.constant
 
     @torch.no_grad()
     @arg.checked_arguments
@@ -243,7 +283,7 @@ class RBMPath:
         x = x.to(self.W.dtype)
         scaled = torch.addmm(self.b, x, self.W).mul_(beta)
         hidden = softplus(scaled).sum(1, dtype=torch.float64)
-        return hidden + (x @ self._visible_biases(beta)).double()
+        return hidden + (x @ self._visible_biases(beta)).double() + self.constant
 
     @torch.no_grad()
     def advance(
@@ -281,21 +321,21 @@ class RBMPath:
 @arg.checked_arguments
 def base_biases(data: arg.UserObject[Numbers], smoothing: arg.Positive = 1.0) -> Tensor:
     r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts."""
-    bits = _binary(data)
+    bits = binary_rows(data)
     ones = bits.sum(0, dtype=torch.float64)
     return torch.log((ones + smoothing) / (len(bits) - ones + smoothing)).float()
 
 
-def _binary(data: Numbers) -> Tensor:
+def binary_rows(data: Numbers, argument: str = "data") -> Tensor:
     r"""Zeros and ones (n, I) of any type, as a tensor."""
-    bits = as_part(data, "data").values
+    bits = as_part(data, argument).values
     if bits.dim() != 2:
         expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
-        raise ArgumentError("data", f"shape {tuple(bits.shape)}", expected)
+        raise ArgumentError(argument, f"shape {tuple(bits.shape)}", expected)
     other = (bits != 0) & (bits != 1)
     if other.any():
         received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
-        raise ArgumentError("data", received, "zeros and ones: binarise first, as (x > 0.5) does")
+        raise ArgumentError(argument, received, "zeros and ones: binarise first, as (x > 0.5) does")
     return bits
 
 
@@ -303,75 +343,3 @@ def _check_beta(argument: str, beta: Beta) -> Beta:
     if isinstance(beta, Tensor):  # to read its value would wait for a GPU
         return beta
     return arg.Number(0, 1)(argument, beta)
-
-
-@torch.no_grad()
-@arg.checked_arguments
-def train_rbm(
-    data: arg.UserObject[Numbers], hidden: arg.Count, *, sweeps: arg.Count = 1,
-    persistent: arg.Flag = False, chains: arg.Count | None = None, epochs: arg.Count = 20,
-    batch_size: arg.Count = 100, lr: arg.Positive = 0.05, momentum: arg.Remainder = 0.9,
-    weight_decay: arg.FromZero = 2e-4, seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
-    progress: arg.Flag = True,
-) -> RBM:  # fmt: skip
-    r"""An RBM trained on binary data by an approximate gradient of the log likelihood.
-
-    CD-k takes the model's statistics from chains that start at the batch and run k sweeps,
-    persistent CD from chains that continue over all steps. The learning rate falls linearly to 0.
-
-    Arguments:
-        data: Zeros and ones (n, I), as floats, integers or booleans.
-        hidden: The number of hidden units J.
-        sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
-        persistent: Whether chains continue from step to step. Default: False.
-        chains: The number of persistent chains. Default: the batch size.
-        epochs: Passes over the data. Default: 20.
-        batch_size: Examples in a step. Default: 100.
-        lr: The first learning rate; halve it if the training diverges. Default: 0.05.
-        momentum: The momentum after the first five epochs, which have 0.5 at most. Default: 0.9.
-        weight_decay: The fraction of W that is subtracted from its gradient. Default: 2e-4.
-        seed: The seed of weights, order and chains. Default: 0.
-        device: The device to train on, where the RBM stays. Default: "auto", a GPU if there is one.
-        progress: Whether to show a bar in a terminal. Default: True.
-
-    >>> data = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(50, 1)
-    >>> train_rbm(data, 3, epochs=30, batch_size=10, device="cpu")
-    RBM(visible=4, hidden=3)
-    """
-    bits = _binary(data)
-    batch_size = min(batch_size, len(bits))
-    if chains is not None and not persistent:
-        raise ArgumentError("chains", chains, "none without persistent=True")
-    chains = batch_size if chains is None else chains
-    place = choose_device(device)
-    generator = torch.Generator(place).manual_seed(seed)
-
-    rbm = RBM.random(bits.shape[1], hidden, 0.01, generator, device=place)
-    rbm.a.copy_(base_biases(bits))
-    rbm.b.zero_()
-    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
-    parameters = (rbm.W, rbm.a, rbm.b)
-    velocities = [torch.zeros_like(parameter) for parameter in parameters]
-    state = rbm.start(chains, generator) if persistent else None
-    steps, step = epochs * -(-len(bits) // batch_size), 0
-    for epoch in tracked(range(epochs), "training", progress):
-        decay = min(momentum, 0.5) if epoch < 5 else momentum
-        for rows in torch.randperm(len(bits), generator=generator, device=place).split(batch_size):
-            batch = bits[rows].float()
-            model = rbm.advance(batch if state is None else state, sweeps, generator)
-            state = model if persistent else None
-            gradient = contrast(rbm, batch, model)
-            gradient.W.sub_(rbm.W, alpha=weight_decay)
-            rate = lr * (1 - step / steps)
-            for parameter, velocity, slope in zip(parameters, velocities, gradient, strict=True):
-                parameter.add_(velocity.mul_(decay).add_(slope, alpha=rate))
-            step += 1
-        if not all(parameter.isfinite().all() for parameter in parameters):
-            received = f"{lr:g}, with which the training diverged in epoch {epoch + 1}"
-            raise ArgumentError("lr", received, f"a lower rate, such as {lr / 4:g}")
-    return rbm
-
-
-def contrast(rbm: RBM, data: Tensor, model: Tensor) -> Statistics:
-    r"""The gradient of the mean log likelihood of data (n, I), by samples (m, I) of the model."""
-    return Statistics(*map(torch.sub, rbm.statistics(data), rbm.statistics(model)))

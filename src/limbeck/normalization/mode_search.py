@@ -109,7 +109,7 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
         return x
 
     x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
-    return x @ a + softplus(x @ W + b).sum(1), x.to(rbm.W.dtype)
+    return x @ a + softplus(x @ W + b).sum(1) + rbm.constant, x.to(rbm.W.dtype)
 
 
 def _until_still(round_of: Callable[[Tensor], Tensor], x: Tensor, rounds: int) -> Tensor:

@@ -23,6 +23,8 @@ from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
+from limbeck.models.symmetrized import Symmetrized, Symmetry
+from limbeck.normalization.adversarial import compare_samples, train_adversary
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
@@ -33,7 +35,7 @@ from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
 
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
-NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
+NAMES = ("kl", "reverse_kl", "score_matching", "adversarial", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
 MAX_TIMED_STEPS = 10_000_000  # of a run that seconds limit
 
@@ -118,9 +120,9 @@ def normalize(
     scheme: Annotated[str, arg.Choice(*SCHEMES, "auto")] = "auto", sweeps: arg.Count | None = None,
     burn_in: arg.CountFromZero | None = None, start: Tensor | None = None,
     init: Annotated[str, arg.Choice("auto", "none", "teacher")] = "auto",
-    c: arg.Finite | None = None, switch: arg.InnerFraction = 0.1,
-    preset: Annotated[str, arg.Choice(*STEPS)] = "auto", force: arg.Flag = False,
-    seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+    symmetry: arg.UserObject[Symmetry | None] = None, c: arg.Finite | None = None,
+    switch: arg.InnerFraction = 0.1, preset: Annotated[str, arg.Choice(*STEPS)] = "auto",
+    force: arg.Flag = False, seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
     checkpoint: arg.PathLike | None = None, progress: arg.Flag = True, **options: Any,
 ) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
@@ -131,7 +133,9 @@ def normalize(
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
     * "square_error_then_kl": one after the other; the history's "loss" is always the KL;
     * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may miss modes;
-    * "score_matching": for continuous supports only.
+    * "score_matching": for continuous supports only;
+    * "adversarial": −(log p − log q) by a classifier that learns to tell samples of the student
+      from the target's. `settings["normalization"]["told_apart"]` is its AUC at new samples.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
     the student's start came from.
@@ -153,6 +157,9 @@ def normalize(
         start: Events (m, *shape) that chains start from, such as data. Default: the target's own.
         init: "teacher" first sets the student to the target's weights (a NADE of an RBM), "none"
             trains it as it is. Default: "teacher" if limbeck creates the student.
+        symmetry: Symmetries of the target over which the student is averaged: "spin flip",
+            "translations" or a list of both; see `lb.Symmetrized`, which the student then is. A
+            target that changes under them is refused. Default: none.
         c: The constant of the square error, at most log Z. Default: found by hill climbing, or,
             for continuous supports, from the free energy of the initial student.
         switch: The fraction of the steps before "square_error_then_kl" switches. Default: 0.1.
@@ -166,7 +173,6 @@ def normalize(
         options: Further arguments of `limbeck.distill`: optimizer, lr, held_out, seconds, …. With
             `seconds` and no `steps`, the learning rate falls with the time that has passed.
     """
-    began = time.monotonic()
     decided = ("teacher_output", "student_output", "precompute")
     training = Training.from_options(options, decided, normalize)
     by_time = training.seconds is not None and steps is None and preset == "auto"
@@ -177,7 +183,7 @@ def normalize(
     by_default = student is None
     student = default_student(target, seed) if student is None else student
     own_made = by_default and preset == "auto" and isinstance(student, MADE)
-    check_student(student, target, on_policy)
+    check_student(student, target, on_policy or loss == "adversarial")
     place = choose_device(device)
     for model in (student, target):
         if isinstance(model, nn.Module):
@@ -188,6 +194,8 @@ def normalize(
         )
         if warm:
             warm_start(student, target, torch.Generator().manual_seed(seed))
+        if symmetry is not None:
+            student = _symmetrized(student, target, symmetry, seed)
         constant = find_constant(c, loss, target, student, seed)
         size: int = 500 if own_made else PRESETS[preset]["batch_size"]
         if not isinstance(batch_size, str):
@@ -221,15 +229,23 @@ def normalize(
             training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        if own_made and training.lr is None and training.optimizer == "auto":
+        adversarial = loss == "adversarial"
+        if own_made and not adversarial and training.lr is None and training.optimizer == "auto":
             training = replace(training, lr=0.02)
         chooses = (training.schedule, training.engine, training.update) == ("auto", "auto", None)
         if by_time and chooses:
-            schedule = CosineOfTime(began, training.seconds or 1.0)
+            schedule = CosineOfTime(training.seconds or 1.0)
             training = replace(training, schedule=schedule, engine="eager")
         if by_time:
             training = replace(training, every=training.every or 100)
-        if loss == "square_error_then_kl" and isinstance(source, Chains):
+        if adversarial and isinstance(source, Chains):
+            given = [*(options.keys() - {"lr", "seconds"}), *(["checkpoint"] if checkpoint else [])]
+            if given or size < 2:
+                expected = "of the settings of distill only lr and seconds; batches from 2 samples"
+                received = f"adversarial with {', '.join(given) or size}"
+                raise ArgumentError("loss", received, expected)
+            result = train_adversary(student, source, training, place)
+        elif loss == "square_error_then_kl" and isinstance(source, Chains):
             result = square_error_then_kl(target, student, source, constant["c"], switch, training)
         else:
             objective = losses.log_density_error(constant["c"]) if constant else loss
@@ -240,6 +256,8 @@ def normalize(
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
+        if adversarial:
+            settings["told_apart"] = compare_samples(student, source, seed)
         if not getattr(target, "exact", True):
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings
@@ -290,6 +308,17 @@ def square_error_then_kl(
     return result
 
 
+def _symmetrized(student: nn.Module, target: Any, symmetry: Symmetry, seed: int) -> Symmetrized:
+    r"""The student, averaged over symmetries that the target is seen to have."""
+    averaged = Symmetrized(student, symmetry)
+    generator = torch.Generator(place_of(target)[0]).manual_seed(seed)
+    x = target.support.start(64, generator, *place_of(target))
+    averaged.group.check_target(target, x)
+    if callable(getattr(target, "advance", None)):  # where the mass is
+        averaged.group.check_target(target, target.advance(x, 20, generator))
+    return averaged
+
+
 def _burn_in(target: Any, chains: int, start: Tensor | None, limit: float | None) -> int:
     r"""2,000 sweeps of all chains, or, within a time limit, as many as take a tenth of it."""
     if limit is None:
@@ -303,14 +332,16 @@ def _burn_in(target: Any, chains: int, start: Tensor | None, limit: float | None
     return max(1, min(2000, int(limit / 10 / max(sweep, 1e-9))))
 
 
-@dataclass(frozen=True)
+@dataclass
 class CosineOfTime:
-    r"""Half a cosine from 1 to 0 of the fraction of some seconds that has passed."""
+    r"""Half a cosine from 1 to 0 of the fraction of some seconds since the first call."""
 
-    began: float = field(repr=False)  # on the monotonic clock
-    seconds: float = 0.0
+    seconds: float
+    began: float | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
+        if self.began is None:  # what is loaded before the first step is no part of training
+            self.began = time.monotonic()
         passed = min((time.monotonic() - self.began) / self.seconds, 1.0)
         return torch.full_like(t, (1 + math.cos(math.pi * passed)) / 2, dtype=torch.float64)
 

@@ -1,0 +1,342 @@
+r"""Training of RBMs: persistent tempered chains, centred gradients, and monitoring."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limbeck import arguments as arg
+from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
+from limbeck.models.kernels.bits import Bits
+from limbeck.models.rbm import RBM, Numbers, RBMPath, Statistics, base_biases, binary_rows, softplus
+from limbeck.models.rbm_sums import exact_rbm_log_z
+from limbeck.progress import tracked
+from limbeck.training.config import choose_device
+from limbeck.training.result import History
+
+MIN_STEPS = 2000  # of a run of default length, for small data
+EXACT_UNITS = 18  # on the smaller side, up to which log Z is exact at every evaluation
+ANNEALED = 100  # chains, and temperatures, of an estimate of log Z while training
+PARTS = 10  # of a training; after each the RBM is evaluated
+
+
+class TemperedChains:
+    r"""Persistent chains of an RBM at temperatures from β = 1 to 0, which exchange their states.
+
+    At β = 0 bits are independent with log odds `base`, so that chains there forget everything at
+    once; states that move from there to β = 1 let the chains there change between modes.
+    """
+
+    def __init__(
+        self, rbm: RBM, x: Tensor, temperatures: int, base: Tensor, generator: torch.Generator
+    ) -> None:
+        self.rbm, self.base, self.generator = rbm, base, generator
+        self.x = x.repeat(temperatures, 1)  # (temperatures × chains, I)
+        self.betas = torch.linspace(1, 0, temperatures, device=x.device).view(-1, 1)
+        self.scales = self.betas.repeat_interleave(len(x), 0)
+        self.swaps, self.accepted, self.tried = 0, torch.zeros((), device=x.device), 0
+
+    def advance(self, sweeps: int) -> Tensor:
+        r"""The chains (n, I) at β = 1 after some sweeps, each with an exchange of neighbours."""
+        rbm, levels = self.rbm, len(self.betas)
+        if levels == 1:
+            self.x = rbm.advance(self.x, sweeps, self.generator)
+            return self.x
+        bits = Bits(2 * sweeps, self.x.device, self.generator)
+        difference, back = rbm.a - self.base, rbm.W.T
+        for _ in range(sweeps):
+            activation = torch.addmm(rbm.b, self.x, rbm.W)
+            h = bits(activation * self.scales)
+            score = self.x @ difference + (activation * h).sum(1)  # the factor of β in log p̃(x, h)
+            h = self._exchange(h.view(levels, -1, rbm.hidden), score.view(levels, -1))
+            logits = torch.addmm(difference, h.view(-1, rbm.hidden), back).mul_(self.scales)
+            self.x = bits(logits.add_(self.base))
+        return self.x[: len(self.x) // levels]
+
+    def _exchange(self, h: Tensor, score: Tensor) -> Tensor:
+        r"""Hidden states (levels, n, J), some exchanged with those of the next level."""
+        first = self.swaps % 2 if len(h) > 2 else 0
+        last = first + (len(h) - first) // 2 * 2
+        one, other = slice(first, last, 2), slice(first + 1, last, 2)
+        gain = (self.betas[one] - self.betas[other]) * (score[other] - score[one])
+        uniform = torch.rand(gain.shape, generator=self.generator, device=gain.device)
+        taken = uniform.log_() < gain
+        difference = (h[other] - h[one]).mul_(taken.unsqueeze(2))
+        h[one] += difference
+        h[other] -= difference
+        self.swaps += 1
+        self.accepted += taken.sum()
+        self.tried += taken.numel()
+        return h
+
+    def swap_rate(self) -> float:
+        r"""The fraction of exchanges that was accepted since the last call."""
+        rate = float(self.accepted) / self.tried if self.tried else math.nan
+        self.accepted.zero_()
+        self.tried = 0
+        return rate
+
+
+class Centred:
+    r"""The gradient of the mean log likelihood in x − ⟨x⟩ and h − ⟨h⟩, as one of W, a and b.
+
+    Where units are centred, the gradients of weights and biases do not point in the same direction,
+    and training does not depend on which state of a unit is called one.
+    """
+
+    def __init__(self, rbm: RBM, mean: Tensor, centre: bool) -> None:
+        self.rbm, self.centre = rbm, centre
+        self.x = mean if centre else torch.zeros_like(mean)
+        self.h: Tensor | None = None
+
+    def contrast(self, data: Tensor, model: Tensor) -> Statistics:
+        r"""The gradient, by data (n, I) and samples (m, I) of the model."""
+        rbm = self.rbm
+        h, model_h = (torch.addmm(rbm.b, x, rbm.W).sigmoid_() for x in (data, model))
+        means = h.mean(0)
+        if not self.centre:
+            offset = torch.zeros_like(means)
+        else:
+            offset = means if self.h is None else self.h.lerp(means, 0.05)
+        self.h = offset
+        W = (data - self.x).T @ (h - offset)
+        W.addmm_((model - self.x).T, model_h - offset, beta=1 / len(data), alpha=-1 / len(model))
+        a = data.mean(0) - model.mean(0) - W @ offset
+        return Statistics(W, a, means - model_h.mean(0) - self.x @ W)
+
+
+class LogZ(NamedTuple):
+    r"""log Z with its standard error."""
+
+    value: float
+    std_error: float
+    contradiction: float = 0.0  # how far a lower bound exceeds an upper one, beyond their errors
+
+
+def annealed_log_z(rbm: RBM, x: Tensor | None, base: Tensor, generator: torch.Generator) -> LogZ:
+    r"""log Z by annealing from independent bits, and back from chains x (n, I) of the RBM, if any.
+
+    The one is too low in expectation, and the other too high if the chains sample the RBM. The
+    error includes half their difference.
+    """
+    path = RBMPath(rbm, base)
+    betas = torch.linspace(0, 1, ANNEALED + 1).tolist()
+    values, errors = [], []
+    starts = [path.sample(ANNEALED, generator)] + ([] if x is None else [x[:ANNEALED]])
+    for sign, state in zip((1, -1), starts, strict=False):
+        log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
+        steps = betas[::sign]
+        for before, after in itertools.pairwise(steps):
+            gain, state = path.climb(state, before, after, generator)
+            log_w += gain
+        mean = log_w.logsumexp(0) - math.log(len(log_w))
+        values.append(path.log_z + sign * float(mean))
+        errors.append(float((log_w - mean).exp().std()) / math.sqrt(len(log_w)))
+    gap = values[0] - values[-1]
+    value, error = sum(values) / len(values), math.hypot(*errors, gap) / len(values)
+    return LogZ(value, error, gap - 3 * math.hypot(*errors))
+
+
+class Watch:
+    r"""The likelihood of an RBM as it trains: its history, the best parameters, and divergence."""
+
+    def __init__(
+        self, rbm: RBM, data: Tensor, held_out: Tensor | None, base: Tensor,
+        generator: torch.Generator,
+    ) -> None:  # fmt: skip
+        rows = torch.randperm(len(data), generator=generator, device=data.device)[:1000]
+        self.rbm, self.base, self.generator = rbm, base, generator
+        self.data, self.history = data[rows].float(), History()
+        self.held_out = None if held_out is None else held_out.to(self.data)
+        self.waited, self.seconds = 0, 0.0
+        # what independent bits have, which any useful RBM exceeds on the data
+        self.least = self.highest = self._independent(self.data)
+        self.best = self.least if self.held_out is None else self._independent(self.held_out)
+        self.parameters = [parameter.clone() for parameter in rbm.parameters()]
+
+    def diverged(self, step: int, rate: float, x: Tensor | None, swap_rate: float) -> bool:
+        r"""Evaluate; whether most of what had been learned is lost, or nothing is finite."""
+        began = time.monotonic()
+        rbm = self.rbm
+        if not all(parameter.isfinite().all() for parameter in rbm.parameters()):
+            return True
+        if min(rbm.visible, rbm.hidden) <= EXACT_UNITS:
+            z = LogZ(exact_rbm_log_z(rbm), 0.0)
+        else:
+            z = annealed_log_z(rbm, x, self.base, self.generator)
+        few = self.data[: max(16, 2**19 // rbm.W.numel())]
+        entry = {
+            "step": step, "lr": rate, "log_likelihood": self._mean(self.data) - z.value,
+            "std_error": z.std_error,
+            "pseudo_likelihood": float(rbm.pseudo_log_likelihood(few).mean()),
+        }  # fmt: skip
+        value = judged = entry["log_likelihood"]
+        if self.held_out is not None:
+            entry["held_out"] = judged = self._mean(self.held_out) - z.value
+        if not math.isnan(swap_rate):
+            entry["swap_rate"] = swap_rate
+        self.history.append(**entry)
+        stale = z.contradiction > 0.15 * abs(self.least)  # chains no longer sample the RBM
+        lost = (self.highest + self.least) / 2 - 0.25 * abs(self.least)
+        self.waited += 1
+        if not stale:
+            self.highest = max(self.highest, value - z.std_error)
+            if judged - z.std_error > self.best:
+                self.best, self.waited = judged - z.std_error, 0
+                self.parameters = [parameter.clone() for parameter in rbm.parameters()]
+        self.seconds += time.monotonic() - began
+        return stale or not lost < value + 3 * z.std_error < math.inf
+
+    def _independent(self, rows: Tensor) -> float:
+        return float((rows * self.base - softplus(self.base)).sum(1).mean())
+
+    def _mean(self, rows: Tensor) -> float:
+        return float(self.rbm.log_unnormalized(rows).mean())
+
+    def restore(self) -> None:
+        r"""Set the RBM to the best parameters."""
+        for parameter, best in zip(self.rbm.parameters(), self.parameters, strict=True):
+            parameter.copy_(best)
+
+
+@torch.no_grad()
+@arg.checked_arguments
+def train_rbm(
+    data: arg.UserObject[Numbers], hidden: arg.Count, *, epochs: arg.Count | None = None,
+    seconds: arg.Positive | None = None, batch_size: arg.Count = 100, lr: arg.Positive = 0.05,
+    momentum: arg.Remainder = 0.5, weight_decay: arg.FromZero = 1e-4, centre: arg.Flag = True,
+    sweeps: arg.Count = 1, persistent: arg.Flag = True, chains: arg.Count | None = None,
+    temperatures: arg.Count | None = None,
+    held_out: arg.UserObject[Numbers | None] = None, patience: arg.Count = 5,
+    seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto", progress: arg.Flag = True,
+) -> RBM:  # fmt: skip
+    r"""An RBM trained on binary data by a stochastic gradient of the log likelihood.
+
+    The model's statistics are from persistent chains at several temperatures that exchange their
+    states, and steps are Adam's. `rbm.history` has the evaluations: "step", "lr",
+    "log_likelihood" (of up to 1,000 rows of the data) with the "std_error" of its log Z (0 where
+    the smaller side has at most 18 units, so that the sum is exact), "pseudo_likelihood",
+    "held_out", "swap_rate". `rbm.stop_reason` says why it stopped. The best parameters that were
+    evaluated are returned.
+
+    If the likelihood falls far below what it was, training continues from the best parameters at a
+    quarter of the learning rate, with a warning; and if it never exceeds that of independent bits,
+    there is an error.
+
+    Arguments:
+        data: Zeros and ones (n, I), as floats, integers or booleans.
+        hidden: The number of hidden units J.
+        epochs: Passes over the data, in which the learning rate falls to zero. Default: 20, and as
+            many as make 2,000 steps for small data; with `seconds`, no limit.
+        seconds: A time limit, in which the learning rate falls to zero. Default: none.
+        batch_size: Examples in a step. Default: 100.
+        lr: The first learning rate. Default: 0.05.
+        momentum: The weight of earlier gradients. Default: 0.5.
+        weight_decay: The fraction of W that is subtracted from its gradient. Default: 1e-4.
+        centre: Whether gradients are those of centred units. Default: True.
+        sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
+        persistent: Whether chains continue from step to step; if not, they start at the batch
+            (contrastive divergence). Default: True.
+        chains: The number of persistent chains at each temperature. Default: 50.
+        temperatures: The number of temperatures of persistent chains. Default: 5.
+        held_out: Other rows (m, I), on which training stops early: the best parameters on these are
+            returned. Default: none.
+        patience: Evaluations without an improvement on `held_out` before it stops. Default: 5.
+        seed: The seed of weights, order and chains. Default: 0.
+        device: The device to train on, where the RBM stays. Default: "auto", a GPU if there is one.
+        progress: Whether to show a bar in a terminal. Default: True.
+
+    >>> data = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(50, 1)
+    >>> rbm = train_rbm(data, 3, device="cpu")
+    >>> round(rbm.history["log_likelihood"][-1], 1)  # log 1/2 is the most
+    -0.7
+    """
+    began = time.monotonic()
+    bits = binary_rows(data)
+    for name, value in (("chains", chains), ("temperatures", temperatures)):
+        if value is not None and not persistent:
+            raise ArgumentError(name, value, "None with persistent=False")
+    if held_out is not None:
+        held_out = binary_rows(held_out, "held_out")
+        if held_out.shape[1] != bits.shape[1]:
+            expected = f"shape (m, {bits.shape[1]}), as the data"
+            raise ArgumentError("held_out", f"shape {tuple(held_out.shape)}", expected)
+    place = choose_device(device)
+    generator = torch.Generator(place).manual_seed(seed)
+    base = base_biases(bits).to(place)
+    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
+    n, batch_size = len(bits), min(batch_size, len(bits))
+    of_epoch = -(-n // batch_size)
+    steps = (epochs or max(20, -(-MIN_STEPS // of_epoch))) * of_epoch
+    if seconds is not None and epochs is None:
+        steps = arg.LARGEST
+
+    rbm = RBM.random(bits.shape[1], hidden, 0.01, generator, device=place)
+    rbm.a.copy_(base)
+    rbm.b.zero_()
+    parameters = (rbm.W, rbm.a, rbm.b)
+    watch = Watch(rbm, bits, held_out, base, generator)
+    gradient = Centred(rbm, bits.mean(0, dtype=torch.float32), centre)
+
+    def new_adam() -> torch.optim.Adam:
+        return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
+
+    adam, model, at_chains = new_adam(), None, None
+    rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
+    stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
+
+    def fraction_done() -> float:
+        passed = 0.0 if seconds is None else (time.monotonic() - began) / seconds
+        return max(step / steps, passed)
+
+    for part in tracked(range(PARTS), "training", progress):
+        while (done := fraction_done()) < (part + 1) / PARTS:
+            if not order:
+                rows = torch.randperm(n, generator=generator, device=place)
+                order = list(rows.split(batch_size))
+            batch = bits[order.pop()].float()
+            if not persistent:
+                samples = rbm.advance(batch, sweeps, generator)
+            else:
+                if model is None:
+                    rows = torch.randint(n, (chains or 50,), generator=generator, device=place)
+                    first = bits[rows].float()
+                    model = TemperedChains(rbm, first, temperatures or 5, base, generator)
+                at_chains = samples = model.advance(sweeps)
+            slopes = gradient.contrast(batch, samples)
+            slopes.W.sub_(rbm.W, alpha=weight_decay)
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.grad = slope
+            adam.param_groups[0]["lr"] = rate * (1 - done)
+            adam.step()
+            step += 1
+        often = watch.seconds > 0.2 * (time.monotonic() - began) if seconds else False
+        if part + 1 < PARTS and (step - evaluated < 100 or often):
+            continue
+        evaluated, swaps = step, math.nan if model is None else model.swap_rate()
+        if watch.diverged(step, rate, at_chains, swaps):
+            recoveries.append(step)
+            rate, adam, model = rate / 4, new_adam(), None
+            watch.restore()
+        elif held_out is not None and watch.waited >= patience:
+            stop_reason = f"the held-out log likelihood (best {watch.best:.4g}) stopped improving"
+            break
+    watch.restore()
+    rbm.zero_grad()
+    rbm.history, rbm.stop_reason = watch.history, stop_reason
+    if recoveries and watch.highest <= watch.least:
+        received = f"{lr:g}, with which the training diverged at step {recoveries[0]:,}"
+        raise ArgumentError("lr", received, f"a lower rate, such as {min(lr / 4, 0.05):g}")
+    if recoveries:
+        text = (
+            f"lr: with {lr:g} the training diverged at step {', '.join(map(str, recoveries))}; it "
+            f"continued from the best parameters with {rate:g}: use a lower rate"
+        )
+        warnings.warn(text, LimbeckWarning, stacklevel=user_stacklevel())
+    return rbm
