@@ -134,7 +134,7 @@ class Symmetrized(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
         r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models.specs import from_spec
+        from limbeck.models import from_spec
 
         kinds = {"symmetry": tuple[str, ...], "model": dict[str, Any]}
         fields = checks.spec_fields(cls, spec, kinds)
