@@ -24,7 +24,6 @@ from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.models.symmetrized import Symmetrized, Symmetry
-from limbeck.normalization.adversarial import compare_samples, train_adversary
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
@@ -35,7 +34,7 @@ from limbeck.training.result import History, Result
 from limbeck.training.schedules import Schedule, as_schedule
 
 SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
-NAMES = ("kl", "reverse_kl", "score_matching", "adversarial", *SQUARE_ERRORS)
+NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
 MAX_TIMED_STEPS = 10_000_000  # of a run that seconds limit
 
@@ -134,8 +133,6 @@ def normalize(
     * "square_error_then_kl": one after the other; the history's "loss" is always the KL;
     * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may miss modes;
     * "score_matching": for continuous supports only;
-    * "adversarial": −(log p − log q) by a classifier that learns to tell samples of the student
-      from the target's. `settings["normalization"]["told_apart"]` is its AUC at new samples.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
     the student's start came from.
@@ -183,7 +180,7 @@ def normalize(
     by_default = student is None
     student = default_student(target, seed) if student is None else student
     own_made = by_default and preset == "auto" and isinstance(student, MADE)
-    check_student(student, target, on_policy or loss == "adversarial")
+    check_student(student, target, on_policy)
     place = choose_device(device)
     for model in (student, target):
         if isinstance(model, nn.Module):
@@ -229,8 +226,7 @@ def normalize(
             training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        adversarial = loss == "adversarial"
-        if own_made and not adversarial and training.lr is None and training.optimizer == "auto":
+        if own_made and training.lr is None and training.optimizer == "auto":
             training = replace(training, lr=0.02)
         chooses = (training.schedule, training.engine, training.update) == ("auto", "auto", None)
         if by_time and chooses:
@@ -238,14 +234,7 @@ def normalize(
             training = replace(training, schedule=schedule, engine="eager")
         if by_time:
             training = replace(training, every=training.every or 100)
-        if adversarial and isinstance(source, Chains):
-            given = [*(options.keys() - {"lr", "seconds"}), *(["checkpoint"] if checkpoint else [])]
-            if given or size < 2:
-                expected = "of the settings of distill only lr and seconds; batches from 2 samples"
-                received = f"adversarial with {', '.join(given) or size}"
-                raise ArgumentError("loss", received, expected)
-            result = train_adversary(student, source, training, place)
-        elif loss == "square_error_then_kl" and isinstance(source, Chains):
+        if loss == "square_error_then_kl" and isinstance(source, Chains):
             result = square_error_then_kl(target, student, source, constant["c"], switch, training)
         else:
             objective = losses.log_density_error(constant["c"]) if constant else loss
@@ -256,8 +245,6 @@ def normalize(
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
-        if adversarial:
-            settings["told_apart"] = compare_samples(student, source, seed)
         if not getattr(target, "exact", True):
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings
