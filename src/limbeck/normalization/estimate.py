@@ -28,6 +28,7 @@ NAMES = {
     "bridge": "bridge sampling",
     "exact": "enumeration",
     "importance": "importance sampling",
+    "tempering": "parallel tempering",
 }
 
 
@@ -317,7 +318,7 @@ class Method:
         """
         began = time.perf_counter()
         check_target(target, chains=self.name == "bridge")
-        densities = Densities(target, None if self.name == "ais" else proposal, seed)
+        densities = Densities(target, None if self.name in ("ais", "tempering") else proposal, seed)
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
             error = z.diagnostics["sampling_error"]
@@ -341,8 +342,8 @@ class Method:
         }
         return LogPartition(
             value, error, self.name, Verdict(tuple(weight_doubts(log_weights, name))),
-            mean_bound(log_weights), diagnostics=diagnostics, samples=self.samples,
-            degrees=max(self.samples - 1, 1),
+            mean_bound(log_weights), diagnostics=diagnostics, samples=len(log_weights),
+            degrees=max(len(log_weights) - 1, 1),
         )  # fmt: skip
 
     def _set_start(self, name: str) -> None:
