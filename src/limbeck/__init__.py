@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from limbeck.normalization.importance import Importance, expected_statistics, free_energy
     from limbeck.normalization.log_partition import Exact, exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
+    from limbeck.normalization.tempering import Tempering
     from limbeck.posteriors.read import as_draws
     from limbeck.posteriors.stream import StreamEnded
     from limbeck.samplers.chains import Chains
@@ -74,7 +75,8 @@ __all__ = [
     "InexactTeacherError", "LimbeckError", "LimbeckWarning", "LogPartition", "Mixture",
     "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
     "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
-    "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Trees", "as_draws",
+    "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Tempering", "Trees",
+    "as_draws",
     "callbacks", "compress", "condense", "distill", "ep_logistic", "evaluate", "exact_log_z",
     "expected_statistics", "export", "free_energy", "inputs", "load", "log_partition", "losses",
     "normalize", "samplers", "schedules", "steps",
@@ -98,7 +100,8 @@ _NAMES = {
     "normalization.bridge": "Bridge", "normalization.estimate": "LogPartition",
     "normalization.importance": "Importance expected_statistics free_energy",
     "normalization.log_partition": "Exact exact_log_z log_partition",
-    "normalization.normalize": "normalize", "posteriors.read": "as_draws",
+    "normalization.normalize": "normalize", "normalization.tempering": "Tempering",
+    "posteriors.read": "as_draws",
     "posteriors.stream": "StreamEnded", "samplers.chains": "Chains",
     "supports": "Binary Real Spins States", "tables.table": "Table",
     "teachers.base": "Opaque Teacher", "teachers.cache": "TeacherCache",

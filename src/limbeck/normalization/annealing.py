@@ -16,7 +16,7 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
-from limbeck.models.rbm import RBM, RBMPath, base_biases
+from limbeck.models.rbm import RBM, base_biases
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import (
@@ -27,7 +27,13 @@ from limbeck.normalization.estimate import (
     log_mean,
     mean_bound,
 )
-from limbeck.normalization.paths import GaussianPath, PairwisePath, path_of
+from limbeck.normalization.paths import (
+    GaussianPath,
+    PairsError,
+    PairwisePath,
+    check_pairs,
+    path_of,
+)
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift
@@ -95,9 +101,10 @@ class AIS(Method):
 
     def __post_init__(self) -> None:
         if self.std_error is None and self.seconds is None:
+            schedule: Schedule = "2008" if self.schedule is None else self.schedule
             self._set("samples", self.samples or 10_000)
-            self._set("schedule", "2008" if self.schedule is None else self.schedule)
-            temperatures(self.schedule, self.spacing)
+            self._set("schedule", schedule)
+            temperatures(schedule, self.spacing)
             if self.spacing == "adaptive" and hasattr(self.schedule, "__len__"):
                 received = "the temperatures themselves"
                 raise ArgumentError("schedule", received, "a number of them, for adaptive spacing")
@@ -111,9 +118,15 @@ class AIS(Method):
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
+        try:
+            return self._annealed(densities, progress, True)
+        except PairsError:
+            return self._annealed(densities, progress, False)
+
+    def _annealed(self, densities: Densities, progress: bool, pairs: bool) -> Estimate:
         began = time.monotonic()
         betas = [] if self.schedule is None else temperatures(self.schedule, self.spacing)
-        path = _path(densities, self.path, self.reverse)
+        path = _path(densities, self.path, self.reverse, pairs)
         check_path(path, densities, self.reverse)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
@@ -123,7 +136,7 @@ class AIS(Method):
             logs = annealing.rounds(self.std_error, limit)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
-            logs = annealing.run(self.samples, betas)
+            logs = annealing.run(self.samples or 0, betas)
         forward, x = annealing.log_weights, annealing.x
         z = self._mean_of_weights(forward, "weights of the runs")
         z.diagnostics |= {"temperatures": annealing.steps + 1} | logs
@@ -150,21 +163,21 @@ class AIS(Method):
         return z, x[:, None], forward
 
     def _backward(
-        self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
+        self, densities: Densities, path: Any, betas: list[float], progress: bool
     ) -> tuple[Tensor, int, list[str]]:
         r"""Log weights (n,) of runs from the target down; sweeps and doubts of their chains."""
         origin: tuple[Start, ...] = (self.start,)
         if not isinstance(self.start, str) and densities.target_starts_have_mass():
             origin = (self.start, "target")  # events add to the starts of this check
         generator = densities.generator("chains")
-        x = start_events(densities, origin, self.samples, generator)
+        x = start_events(densities, origin, self.samples or 0, generator)
         chains = Chains.at(densities, x, generator, progress)
         chains.sweep(self.burn_in // 4)
         early = densities.log_target(chains.x).cpu()
         chains.sweep(self.burn_in - self.burn_in // 4)
         now = densities.log_target(chains.x).cpu()
         score, moved = drift(early, now), abs(float((now - early).mean()))
-        x, total = chains.x, torch.zeros(self.samples, dtype=torch.float64, device=chains.x.device)
+        x, total = chains.x, torch.zeros(len(chains.x), dtype=torch.float64, device=chains.x.device)
         for low, high in tracked(list(itertools.pairwise(betas))[::-1], "annealing back", progress):
             x = path.advance(x, high, generator, reverse=True)
             total += path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
@@ -212,15 +225,20 @@ def temperatures(
     return betas
 
 
-def _path(densities: Densities, given: Any, reverse: bool) -> Any:
+def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
     r"""The path of the user's, or of the target's own, or one from independent sites."""
     target = densities.target
     own = isinstance(target, RBM | Energy)
     build = getattr(target if given is None else given, "path", None)
-    if given is None and not (callable(build) and (reverse or not own)):
-        return path_of(densities)
+    if given is None and (
+        not callable(build) or (own and not (reverse and densities.support.discrete))
+    ):
+        if reverse and not densities.support.discrete:
+            raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
+        return path_of(densities, pairs=pairs)
     if given is None and isinstance(target, RBM):
-        chains = target.advance(target.start(1000), 200, densities.generator("base"))
+        generator = densities.generator("base")
+        chains = target.advance(target.start(1000, generator), 200, generator)
         return target.path(base_biases(chains))
     path: Path = build() if callable(build) else given
     needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
@@ -399,24 +417,12 @@ class Annealing:
             received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
             raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
         x = self.path.events(x) if hasattr(self.path, "events") else x
-        self._check_pairs(x)
+        check_pairs(self.path, self.densities, x)
         return total, x
-
-    def _check_pairs(self, x: Tensor) -> None:
-        r"""Leave a path by pairs of sites for one by sites, if pairs do not give log p̃ of events."""
-        path = self.path
-        if not isinstance(path, PairwisePath) or path.hidden:
-            return
-        if not path.pairs.agrees(x, self.densities.target.log_unnormalized(x)):
-            raise PairsDisagree
-
-
-class PairsDisagree(Exception):
-    r"""Events at which couplings of pairs of sites do not give the log density."""
 
 
 @torch.no_grad()
-def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
+def check_path(path: Any, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
     Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.

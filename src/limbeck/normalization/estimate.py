@@ -135,7 +135,7 @@ class LogPartition:
     Attributes:
         value: The estimate.
         std_error: Its standard error, including differences that checks found.
-        method: "bridge", "importance", "ais" or "exact".
+        method: "bridge", "importance", "ais", "tempering" or "exact".
         verdict: Whether to trust it, and why not.
         lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
         upper_bound: The same for an upper bound.
@@ -147,6 +147,7 @@ class LogPartition:
         seconds: Wall-clock seconds.
         degrees: Degrees of freedom of the error; intervals use Student's t quantiles.
         quantity: "log Z", or "log Z₁ − log Z₂" for the difference of two estimates.
+        note: What was done for a requested error or time, and whether it was reached; or "".
     """
 
     value: float
@@ -162,6 +163,7 @@ class LogPartition:
     seconds: float = 0.0
     degrees: float = math.inf
     quantity: str = "log Z"
+    note: str = ""
 
     @checked_arguments
     def interval(self, level: InnerFraction = 0.95) -> tuple[float, float]:
@@ -221,7 +223,7 @@ class LogPartition:
             "method": self.method, "trustworthy": self.verdict.trustworthy,
             "state": self.verdict.state, "reasons": self.verdict.reasons, "bounds": bounds,
             "diagnostics": self.diagnostics, "samples": self.samples, "sweeps": self.sweeps,
-            "seed": self.seed, "seconds": self.seconds,
+            "seed": self.seed, "seconds": self.seconds, "note": self.note,
         })  # fmt: skip
         return record
 
@@ -264,7 +266,7 @@ class LogPartition:
         return f"Do not trust {self.quantity} = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
-        return table_text(self.table()) + self.sentence()
+        return table_text(self.table()) + " ".join(filter(None, (self.sentence(), self.note)))
 
     __repr__ = __str__
 

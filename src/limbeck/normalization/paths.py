@@ -52,9 +52,20 @@ class LinearPath(Protocol):
     def events(self, x: Any) -> Tensor:
         r"""The events (n, *shape) of the chains."""
 
+    def select(self, x: Any, rows: Tensor) -> Any:
+        r"""The state of some of the chains."""
 
-def path_of(densities: Densities, fitted: bool = True) -> LinearPath:
-    r"""The path to a target from uniform or normal events; if `fitted`, with its chains' means."""
+
+class PairsError(Exception):
+    r"""Couplings of pairs of sites do not give the log density of some event."""
+
+
+def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> LinearPath:
+    r"""The path to a target from independent sites or normal events.
+
+    If `fitted`, these have the means of short chains. `pairs` looks for couplings of pairs of
+    sites; `check_pairs` raises `PairsError` if the target has others, too.
+    """
     target = densities.target
     if not densities.support.discrete:
         return GaussianPath(densities)
@@ -64,21 +75,27 @@ def path_of(densities: Densities, fitted: bool = True) -> LinearPath:
         target = Energy(lambda x: -densities.target.log_unnormalized(x), densities.support)
     size = densities.support.size * densities.support.count  # type: ignore[attr-defined]
     x = start_events(densities, "target", max(CHAINS, size), densities.generator("couplings"))
-    pairs = None if target.tempers else target._pairs_at(x)
-    if pairs is None:
-        return SitePath(target)
-    return PairwisePath(pairs, densities, fitted)
+    couplings = target._pairs_at(x) if pairs and not target.tempers else None
+    return SitePath(target) if couplings is None else PairwisePath(couplings, densities, fitted)
+
+
+def check_pairs(path: Any, densities: Densities, x: Tensor) -> None:
+    r"""Compare a path of pairs of sites with the target, at events (n, *shape)."""
+    if not isinstance(path, PairwisePath) or path.hidden:
+        return
+    if not path.pairs.agrees(x, densities.target.log_unnormalized(x)):
+        raise PairsError
 
 
 def _as_pairs(rbm: RBM) -> Pairwise:
     r"""Visible and hidden units as two groups of sites."""
-    I, J = rbm.visible, rbm.hidden
+    size, total = rbm.visible, rbm.visible + rbm.hidden
     W, fields = rbm.W.detach(), torch.cat([rbm.a, rbm.b]).detach()
-    couplings = W.new_zeros(I + J, I + J)
-    couplings[:I, I:], couplings[I:, :I] = W, W.T
-    groups = ((I, I + J, 0, I), (0, I, I, I + J))  # hidden units first, given the visible ones
-    sites = torch.arange(I + J, device=W.device)
-    return Pairwise(Binary(I + J), 0.0, fields, couplings, sites, groups)
+    couplings = W.new_zeros(total, total)
+    couplings[:size, size:], couplings[size:, :size] = W, W.T
+    groups = ((size, total, 0, size), (0, size, size, total))  # first the hidden units
+    sites = torch.arange(total, device=W.device)
+    return Pairwise(Binary(total), 0.0, fields, couplings, sites, groups)
 
 
 class SitePath(EnergyPath):
@@ -90,6 +107,9 @@ class SitePath(EnergyPath):
 
     def events(self, x: Tensor) -> Tensor:
         return x
+
+    def select(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
 
 
 class PairState(NamedTuple):
@@ -138,8 +158,10 @@ class PairwisePath:
         log = self.pairs.log_density(features).double()
         return PairState(features, log - (self.base @ features).double())
 
+    def select(self, x: PairState, rows: Tensor) -> PairState:
+        return PairState(x.features[:, rows], x.slope[rows])
+
     def parts(self, x: PairState) -> tuple[Tensor, Tensor]:
-        x = self._state(x.features)
         base = (self.base @ x.features).double()
         return base, base + x.slope
 
@@ -182,6 +204,7 @@ class PairwisePath:
         return here, odds.sub_(self.base[here, None])
 
     def _odds(self, here: slice, rise: Tensor, t: Position) -> Tensor:
+        t = t.to(rise) if isinstance(t, Tensor) else t
         return torch.add(self.base[here, None], rise * t)
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:
@@ -226,7 +249,9 @@ class GaussianPath:
         covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
         self.factor = (WIDER * torch.linalg.cholesky(covariance)).to(x.dtype)
         self.log_z = 0.0
-        self.constant = -size / 2 * math.log(2 * math.pi) - float(self.factor.diagonal().log().sum())
+        self.constant = -size / 2 * math.log(2 * math.pi) - float(
+            self.factor.diagonal().log().sum()
+        )
         self.adapting, first = True, size**-0.25
         self.sizes = [StepSize(first, 0.8) for _ in range(STEP_SIZES)]
         self.step_sizes = x.new_full((STEP_SIZES,), first)
@@ -238,13 +263,14 @@ class GaussianPath:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         like = self.mean
-        noise = torch.randn(
-            n, len(like), generator=generator, device=like.device, dtype=like.dtype
-        )
+        noise = torch.randn(n, len(like), generator=generator, device=like.device, dtype=like.dtype)
         return self.mean + noise @ self.factor.T
 
     def events(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.support.shape)
+
+    def select(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
 
     def _normal(self, x: Tensor) -> Tensor:
         z = torch.linalg.solve_triangular(self.factor, (x - self.mean).T, upper=False)

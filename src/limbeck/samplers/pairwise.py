@@ -124,9 +124,11 @@ class Pairwise:
 
     def log_density(self, state: Tensor) -> Tensor:
         r"""log p̃ (n,) of features (M, n)."""
-        parts = (self.odds(k, state) for k in range(len(self.groups)))
-        total = sum((state[at] * odds.add_(self.fields[at, None])).sum(0) for at, odds in parts)
-        return total / 2 + self.constant
+        total = state.new_full((state.shape[1],), self.constant)
+        for k in range(len(self.groups)):
+            here, odds = self.odds(k, state)
+            total += (state[here] * odds.add_(self.fields[here, None])).sum(0) / 2
+        return total
 
     def agrees(self, x: Tensor, log_p: Tensor) -> bool:
         r"""Whether it gives log densities (n,) of events, but for rounding."""
@@ -146,6 +148,7 @@ class Pairwise:
         β is a number, or one for each chain (n,). `reverse` goes through the groups backwards.
         """
         state = self.features(x)
+        beta = beta.to(state) if isinstance(beta, Tensor) else beta
         for _ in range(sweeps):
             for k in range(len(self.groups))[:: -1 if reverse else 1]:
                 here, odds = self.odds(k, state)
@@ -178,10 +181,7 @@ class Pairwise:
         return (codes[:, None] == values[:, None]).to(x.dtype).flatten(0, 1)
 
 
-
-def draw_values(
-    odds: Tensor, others: int, generator: torch.Generator | None, out: Tensor
-) -> None:
+def draw_values(odds: Tensor, others: int, generator: torch.Generator | None, out: Tensor) -> None:
     r"""Write features of new values of sites, drawn by log odds (sites · others, n), into `out`."""
     shape = len(odds) // others, odds.shape[1]
     at = torch.rand(shape, generator=generator, device=odds.device, dtype=odds.dtype)
