@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from limbeck.models.rbm import RBM
     from limbeck.normalization.annealing import AIS
     from limbeck.normalization.bridge import Bridge
+    from limbeck.normalization.curve import FreeEnergyCurve, free_energy_curve
     from limbeck.normalization.estimate import LogPartition
     from limbeck.normalization.importance import Importance, expected_statistics, free_energy
     from limbeck.normalization.log_partition import Exact, exact_log_z, log_partition
@@ -71,14 +72,16 @@ __all__ = [
     "AIS", "MADE", "MLP", "NADE", "RBM", "ArgumentError", "Batch", "BatchedMLP", "Bernoulli",
     "Binary", "Bridge", "Categorical", "Chains", "CheckpointError", "Compressed", "Condensed",
     "DeepNADE", "DistilledClassifier", "DistilledRegressor", "Energy", "Ensemble", "Exact",
-    "Fidelity", "GaussianMixture", "GradientUpdate", "HeldOutWarning", "Importance",
+    "Fidelity", "FreeEnergyCurve", "GaussianMixture", "GradientUpdate", "HeldOutWarning",
+    "Importance",
     "InexactTeacherError", "LimbeckError", "LimbeckWarning", "LogPartition", "Mixture",
     "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
     "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
     "StreamEnded", "Table", "Teacher", "TeacherCache", "TeacherError", "Tempering", "Trees",
     "as_draws",
     "callbacks", "compress", "condense", "distill", "ep_logistic", "evaluate", "exact_log_z",
-    "expected_statistics", "export", "free_energy", "inputs", "load", "log_partition", "losses",
+    "expected_statistics", "export", "free_energy",
+    "free_energy_curve", "inputs", "load", "log_partition", "losses",
     "normalize", "samplers", "schedules", "steps",
 ]  # fmt: skip
 
@@ -97,7 +100,8 @@ _NAMES = {
     "loading": "load", "models": "BatchedMLP Ensemble GaussianMixture MLP Preprocessed Trees",
     "models.deep_nade": "DeepNADE", "models.energy": "Energy", "models.made": "MADE",
     "models.nade": "NADE", "models.rbm": "RBM", "normalization.annealing": "AIS",
-    "normalization.bridge": "Bridge", "normalization.estimate": "LogPartition",
+    "normalization.bridge": "Bridge", "normalization.curve": "FreeEnergyCurve free_energy_curve",
+    "normalization.estimate": "LogPartition",
     "normalization.importance": "Importance expected_statistics free_energy",
     "normalization.log_partition": "Exact exact_log_z log_partition",
     "normalization.normalize": "normalize", "normalization.tempering": "Tempering",

@@ -42,6 +42,7 @@ SPACINGS = ("adaptive", "geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
 CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
+MAX_PILOT_STEPS = 3000
 MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
 MAX_NUMBERS = 2**24  # variables of all runs of a round
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
@@ -272,26 +273,37 @@ class Annealing:
         return [0.0, *np.interp(even, self.lengths, self.betas)[1:-1].tolist(), 1.0]
 
     def pilot(self, seconds: float | None = None) -> None:
-        r"""Measure the length of the path, and choose places of equal distances on it."""
-        took = list[tuple[int, float]]()
-        for round_, (n, steps) in enumerate(((PILOT_RUNS, 48), (2 * PILOT_RUNS, 192))):
-            began = time.monotonic()
+        r"""Measure the length of the path, and choose places of equal distances on it.
+
+        Runs that are too short are far from equilibrium, and underestimate the length: they become
+        longer until their weights vary little, or until it stays the same.
+        """
+        took, steps, before = list[tuple[int, float]](), 48, math.inf
+        while True:
+            began, n = time.monotonic(), PILOT_RUNS * (1 + (len(took) == 1))
             deadline = None if seconds is None else began + seconds / 12
             gains = list[Tensor]()
-            self._anneal(n, self.at(steps), f"pilot {round_}", "pilot run", deadline, gains)
+            self._anneal(n, self.at(steps), f"pilot {steps}", "pilot run", deadline, gains)
             took.append((n, (time.monotonic() - began) / len(gains)))
-            self._fit_lengths(gains)
+            spread = self._fit_lengths(gains)
+            hurried = len(gains) < steps
+            if len(took) > 1 and (spread < 1 or hurried or steps >= MAX_PILOT_STEPS):
+                break
+            if self.variance < 1.3 * before and len(took) > 2:
+                break
+            before, steps = self.variance, 4 * steps
         each = max(took[1][1] - took[0][1], 0.1 * took[1][1]) / (took[1][0] - took[0][0])
         each = min(each, took[1][1] / took[1][0])
         self.seconds_per_step = [max(took[1][1] - each * took[1][0], 0.0), each]
         if callable(fix := getattr(self.path, "fix", None)):
             fix()
 
-    def _fit_lengths(self, gains: list[Tensor]) -> None:
+    def _fit_lengths(self, gains: list[Tensor]) -> float:
         r"""Lengths of parts of the path from the gains (n,) of log weights at each step.
 
         A part of m steps adds its variance v, with the covariance with the part before, to that of
         the whole. Over m·r steps it would add v / r, so the sum is least where √(m v) is equal.
+        It returns the variance of the log weights.
         """
         total = torch.stack(gains).double().cpu()
         total = total[:, total.isfinite().all(0)]
@@ -299,7 +311,7 @@ class Annealing:
         parts = [part.sum(0) for part in total.split(m)]
         if total.shape[1] < 20:  # nearly all runs ended where the target has no mass
             self.variance = 1.0
-            return
+            return math.inf
         lengths, before = list[float](), torch.zeros_like(parts[0])
         for part, rows in zip(parts, total.split(m), strict=True):
             joint = torch.cov(torch.stack([before, part]))
@@ -307,12 +319,14 @@ class Annealing:
             lengths.append(math.sqrt(len(rows) * v))
             before = part
         whole = sum(lengths)
-        self.variance = whole**2
+        spread = float(total.sum(0).var())
+        self.variance = max(whole**2, spread * len(total))
         even = 0.05 * whole / len(lengths) + 1e-12  # no part is left out
         sums = [0.0, *itertools.accumulate(length + even for length in lengths)]
         places = self.used
         self.betas = [places[min(k * m, len(places) - 1)] for k in range(len(sums))]
         self.lengths = [value / sums[-1] for value in sums]
+        return spread
 
     def rounds(self, std_error: float | None, limit: float | None) -> dict[str, Any]:
         r"""Runs until the mean weight has a standard error, or until a time on the monotonic clock.

@@ -247,7 +247,8 @@ class GaussianPath:
         shrink = min(1.0, size / n)  # towards independent coordinates
         diagonal = covariance.diagonal().clamp_min(1e-12)
         covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
-        self.factor = (WIDER * torch.linalg.cholesky(covariance)).to(x.dtype)
+        wider = WIDER / math.sqrt(min(power, 1.0))
+        self.factor = (wider * torch.linalg.cholesky(covariance)).to(x.dtype)
         self.log_z = 0.0
         self.constant = -size / 2 * math.log(2 * math.pi) - float(
             self.factor.diagonal().log().sum()
@@ -302,7 +303,7 @@ class GaussianPath:
         if not self.differentiable:
             return self._slices(x, t, generator)
         place = (t.clamp(0, 1) * (STEP_SIZES - 1)).round().long()
-        step = self.step_sizes[place][:, None]
+        step = (self.step_sizes[place] / t.clamp_min(1).sqrt())[:, None]
         uniform = torch.rand(step.shape, generator=generator, device=x.device, dtype=x.dtype)
         count = ((0.33 + 0.67 * uniform) * 2.4 / step).ceil().clamp_max(MAX_LEAPFROG_STEPS)
 
