@@ -3,7 +3,7 @@ r"""Free energy against temperature: log Z, mean energy and heat capacity from o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,11 +185,13 @@ def free_energy_curve(
         "levels": len(run.levels), "ladders": ladders, "lowest_swap_rate": min(rates),
         "arrivals": run.arrivals, "sweeps": run.sweeps,
     }  # fmt: skip
+    log_z, energy, heat = ((value.numpy(), error.numpy()) for value, error in curve)
     seconds = time.perf_counter() - began
-    return FreeEnergyCurve(T, *curve, Verdict(tuple(doubts)), diagnostics, seconds)
+    verdict = Verdict(tuple(doubts))
+    return FreeEnergyCurve(T, *log_z, *energy, *heat, verdict, diagnostics, seconds)
 
 
-def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> list[np.ndarray]:
+def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> Iterable[Any]:
     r"""log Z, energy and heat capacity at temperatures, each with errors; E = −scale · B.
 
     MBAR gives weights of all draws at any temperature. Groups of ladders are left out in turn, with
@@ -221,4 +223,4 @@ def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> list[np.
     groups = min(GROUPS, count)
     parts = torch.stack([solved(everyone[everyone % groups != g], log_z)[0] for g in range(groups)])
     errors = (parts.var(0) * (groups - 1) ** 2 / groups).sqrt()
-    return [row.numpy() for pair in zip(whole, errors, strict=True) for row in pair]
+    return zip(whole, errors, strict=True)

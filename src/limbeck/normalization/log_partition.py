@@ -140,7 +140,8 @@ def log_partition(
             method = choose_method(target) if exact else "bridge"
             if method == "bridge" and proposal is None:
                 method = "ais"
-                if not any((std_error, seconds, samples, settings.get("schedule"))):
+                given = (settings.get(name) for name in ("samples", "schedule", "reverse"))
+                if not any((*budget.values(), *given)):
                     budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
         if method == "ais" and any(budget.values()):
             settings |= budget
