@@ -17,23 +17,11 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, base_biases
+from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import (
-    Estimate,
-    Method,
-    Start,
-    Verdict,
-    log_mean,
-    mean_bound,
-)
-from limbeck.normalization.paths import (
-    GaussianPath,
-    PairsError,
-    PairwisePath,
-    check_pairs,
-    path_of,
-)
+from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
+from limbeck.normalization.paths import GaussianPath, PairwisePath
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift
@@ -121,7 +109,7 @@ class AIS(Method):
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         try:
             return self._annealed(densities, progress, True)
-        except PairsError:
+        except paths.PairsError:
             return self._annealed(densities, progress, False)
 
     def _annealed(self, densities: Densities, progress: bool, pairs: bool) -> Estimate:
@@ -134,13 +122,14 @@ class AIS(Method):
             annealing.pilot(self.seconds)
         if self.schedule is None:
             limit = None if self.seconds is None else began + self.seconds
-            logs = annealing.rounds(self.std_error, limit)
+            forecast = annealing.rounds(self.std_error, limit)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
-            logs = annealing.run(self.samples or 0, betas)
+            annealing.run(self.samples or 0, betas)
+            forecast = {}
         forward, x = annealing.log_weights, annealing.x
         z = self._mean_of_weights(forward, "weights of the runs")
-        z.diagnostics |= {"temperatures": annealing.steps + 1} | logs
+        z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
         z.sweeps = annealing.sweeps
         doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
         if self.reverse:
@@ -236,7 +225,7 @@ def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
     ):
         if reverse and not densities.support.discrete:
             raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        return path_of(densities, pairs=pairs)
+        return paths.path_of(densities, pairs=pairs)
     if given is None and isinstance(target, RBM):
         generator = densities.generator("base")
         chains = target.advance(target.start(1000, generator), 200, generator)
@@ -387,7 +376,7 @@ class Annealing:
             return MIN_RUNS, steps, math.inf
         return best[1:]
 
-    def run(self, n: int, betas: list[float], end: float | None = None) -> dict[str, Any]:
+    def run(self, n: int, betas: list[float], end: float | None = None) -> None:
         r"""Add n runs to those of the estimate."""
         stream = f"annealing {self.rounds_done}" if self.rounds_done else "annealing"
         total, x = self._anneal(n, betas, stream, "annealing", end)
@@ -395,7 +384,6 @@ class Annealing:
         self.steps = max(self.steps, len(self.used) - 1)
         self.log_weights = torch.cat([self.log_weights, self.path.log_z + total])
         self.x = torch.cat([self.x.to(x), x]) if self.x.numel() else x
-        return {}
 
     def _anneal(
         self, n: int, betas: list[float], stream: str, label: str, end: float | None = None,
@@ -431,7 +419,7 @@ class Annealing:
             received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
             raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
         x = self.path.events(x) if hasattr(self.path, "events") else x
-        check_pairs(self.path, self.densities, x)
+        paths.check_pairs(self.path, self.densities, x)
         return total, x
 
 

@@ -16,13 +16,7 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.annealing import check_path
 from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import (
-    LinearPath,
-    PairsError,
-    SitePath,
-    check_pairs,
-    path_of,
-)
+from limbeck.normalization.paths import LinearPath, PairsError, SitePath, check_pairs, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -110,13 +104,7 @@ class Tempering(Method):
         self, densities: Densities, path: LinearPath, top: float, progress: bool
     ) -> TemperedRun:
         r"""Draws at all levels from t = 0 to `top` of a path."""
-        if isinstance(path, SitePath):
-            check_path(path, densities, False)
-        replicas = Replicas(path, self.ladders, top, densities.generator("tempering"))
-        replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
-        for _ in tracked(range(self.burn_in), "burning in", progress):
-            replicas.step()
-        replicas.reset()
+        replicas = self._replicas(densities, path, top, progress)
         draws = math.ceil(self.samples / self.ladders)
         size = self.ladders * len(replicas.levels) ** 2
         every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
@@ -135,6 +123,19 @@ class Tempering(Method):
             replicas.swap_rates(), replicas.arrivals, draws, replicas.sweeps,
         )  # fmt: skip
 
+    def _replicas(
+        self, densities: Densities, path: LinearPath, top: float, progress: bool
+    ) -> Replicas:
+        r"""Ladders after their burn-in."""
+        if isinstance(path, SitePath):
+            check_path(path, densities, False)
+        replicas = Replicas(path, self.ladders, top, densities.generator("tempering"))
+        replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
+        for _ in tracked(range(self.burn_in), "burning in", progress):
+            replicas.step()
+        replicas.reset()
+        return replicas
+
     @arg.checked_arguments
     def draw(
         self, target: arg.UserObject[ChainTarget], n: arg.Count, seed: arg.Seed = 0,
@@ -151,11 +152,7 @@ class Tempering(Method):
         check_target(target, chains=False)
         densities = Densities(target, None, seed)
         with densities.at_work():
-            path = path_of(densities)
-            replicas = Replicas(path, self.ladders, 1.0, densities.generator("tempering"))
-            replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
-            for _ in tracked(range(self.burn_in), "burning in", progress):
-                replicas.step()
+            replicas = self._replicas(densities, path_of(densities), 1.0, progress)
             events = list[Tensor]()
             for _ in tracked(range(math.ceil(n / self.ladders)), "tempering", progress):
                 replicas.step()
