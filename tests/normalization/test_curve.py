@@ -38,7 +38,7 @@ def test_curves_of_a_lattice_are_those_of_the_sum_over_all_events():
     found = []
     for seed in range(8):  # the target's own temperature must not matter
         target = lb.Energy(lattice, support, temperature=0.5 + seed)
-        curve = lb.free_energy_curve(target, T, samples=600, seed=seed, progress=False)
+        curve = lb.free_energy_curve(target, T, samples=1500, ladders=25, seed=seed, progress=False)
         assert curve.verdict.trustworthy, curve.verdict
         found.append(scores(curve, truth))
     found = np.array(found)

@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import Count, Flag, Seed, UserObject, checked_arguments, number
+from limbeck.arguments import Count, Flag, PathLike, Seed, UserObject, checked_arguments, number
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
@@ -88,7 +88,8 @@ class FreeEnergyCurve:
             table.add_row(f"{temperature:g}", *cells)
         return table
 
-    def plot(self, path: str | None = None) -> Any:
+    @checked_arguments
+    def plot(self, path: PathLike | None = None) -> Any:
         r"""Draw the three curves with bands of two standard errors; a matplotlib figure.
 
         Arguments:
@@ -168,13 +169,13 @@ def free_energy_curve(
                 densities.target = Energy(target.fn, target.support, own)
             try:
                 path = path_of(densities, fitted=False)
-                run = method.run(densities, path, top, progress)
+                run = method._run(densities, path, top, progress)
             except PairsError:
                 path = path_of(densities, fitted=False, pairs=False)
-                run = method.run(densities, path, top, progress)
+                run = method._run(densities, path, top, progress)
         else:
             power, top = own / T.max(), T.max() / T.min()
-            run = method.run(densities, GaussianPath(densities, power), top, progress)
+            run = method._run(densities, GaussianPath(densities, power), top, progress)
     curve = _curve(run, T, own / power)
     doubts, rates = [*densities.exactness_doubts(), *texts], run.swap_rates
     if min(rates) < 0.1:

@@ -55,9 +55,9 @@ class Tempering(Method):
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         try:
-            run = self.run(densities, path_of(densities), 1.0, progress)
+            run = self._run(densities, path_of(densities), 1.0, progress)
         except PairsError:
-            run = self.run(densities, path_of(densities, pairs=False), 1.0, progress)
+            run = self._run(densities, path_of(densities, pairs=False), 1.0, progress)
         logs, counts = run.log_densities(run.levels)
         log_z, H = mbar(logs.flatten(1), counts)
         # the change of log Z of the target if one draw is left out, summed over each ladder
@@ -100,7 +100,7 @@ class Tempering(Method):
         )  # fmt: skip
         return z, x, None
 
-    def run(
+    def _run(
         self, densities: Densities, path: LinearPath, top: float, progress: bool
     ) -> TemperedRun:
         r"""Draws at all levels from t = 0 to `top` of a path."""
