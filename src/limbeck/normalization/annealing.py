@@ -24,7 +24,7 @@ from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log
 from limbeck.normalization.paths import GaussianPath, PairwisePath
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
-from limbeck.samplers.diagnostics import SIGNIFICANT, drift
+from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
 
 SPACINGS = ("adaptive", "geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
@@ -32,6 +32,7 @@ CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
 MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
+ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
 MAX_NUMBERS = 2**24  # variables of all runs of a round
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
 CHECKING = 0.15  # the share of the time that is left for checks of the estimate
@@ -331,9 +332,12 @@ class Annealing:
         for _ in range(10):
             if self.rounds_done:
                 left = math.inf if end is None else end - time.monotonic()
-                if std_error is None or error <= std_error or left < 0.1 * self._time(100, steps):
+                enough = weights_effective_size(self.log_weights) / ENOUGH_WEIGHTS
+                wanted = 0.0 if std_error is None else 1.1 * (error / std_error) ** 2
+                reached = std_error is None or error <= std_error
+                if (reached and enough > 1) or left < 0.1 * self._time(100, steps):
                     break
-                lacking = len(self.log_weights) * (1.1 * (error / std_error) ** 2 - 1)
+                lacking = len(self.log_weights) * (max(wanted, 1.1 / enough) - 1)
                 n = max(100, math.ceil(min(lacking, self._most_runs(steps, left))))
             announce(
                 f"annealing: {n:,} runs of {steps:,} temperatures, about "
@@ -358,9 +362,11 @@ class Annealing:
         if end is not None:
             left = max(end - time.monotonic(), 0.01)
         most = max(MIN_RUNS, MAX_NUMBERS // size)
-        best = None
+        best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
         for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
             relative = math.expm1(min(self.variance / steps, 100.0))  # of weights, if log-normal
+            if MIN_RUNS / (1 + relative) < 1.2 * ENOUGH_WEIGHTS and steps < longest:
+                continue
             n = 0.0
             if std_error is not None:
                 n = min(max(MIN_RUNS, 1.15 * relative / std_error**2), 1e9)
