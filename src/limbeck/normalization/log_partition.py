@@ -214,7 +214,8 @@ def _note(z: LogPartition, std_error: float | None) -> str:
         return ""
     if "temperatures" in z.diagnostics:
         count, rounds = z.diagnostics["temperatures"], z.diagnostics.get("rounds", 1)
-        how = f"{z.samples:,} runs of {count:,} temperatures, in {rounds} rounds after a pilot run"
+        how = f"{z.samples:,} runs of {count:,} temperatures, in {rounds} round{'s' * (rounds > 1)}"
+        how += " after a pilot run"
     if std_error is not None and z.std_error > std_error:
         return f"The standard error of {std_error:g} was not reached in {z.seconds:.0f} s ({how})."
     return f"It took {how}."

@@ -228,7 +228,7 @@ class _Evaluation:
         try:
             log_p = self._log_density(codes)
         except (RuntimeError, TypeError):  # its own tensors are of another type
-            self.dtype = like.dtype
+            self.dtype = torch.float32 if like.dtype == torch.float64 else like.dtype
             log_p = self._log_density(codes)
         self.eps = torch.finfo(log_p.dtype).eps
 
