@@ -6,6 +6,11 @@ log Z is run on each of them. How often does the 95% interval cover the exact va
 divided by standard errors distributed? Is any trusted estimate far from the exact value?
 
     python experiments/coverage.py [--models 200] [--out experiments/results/coverage.json]
+    python experiments/coverage.py --budget [--models 1000] [--out …/coverage-budget.json]
+
+With --budget, problems of mixed kinds (RBMs, lattices, Potts models, spin glasses, densities over
+real numbers) go through `std_error=` and `seconds=4` instead, without exact sums; the clock is CPU
+time, so that other work on the machine does not matter.
 
 The models are numbers 1,000 and up: thresholds were chosen while looking at others, below 1,000.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -25,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.distributions import Bernoulli
 
+import limbeck as lb
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import exact_log_z, log_partition
@@ -107,6 +114,78 @@ def run(
     return found
 
 
+def problem(number: int) -> tuple[str, object, float]:
+    r"""A target of one of six kinds, with its log Z."""
+    generator = torch.Generator().manual_seed(number)
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator))
+
+    kind = ("RBM", "lattice", "Potts", "glass", "normal", "mixture")[number % 6]
+    size = number // 6 % 3
+    if kind == "RBM":
+        target = model(number)
+    elif kind == "lattice":
+        side, field = 4 + size, uniform(0.0, 0.2)
+        target = lb.Energy(
+            lambda x: -(x * (x.roll(1, 1) + x.roll(1, 2))).sum((1, 2)) - field * x.sum((1, 2)),
+            lb.Spins(side, side), temperature=uniform(1.5, 4.0),
+        )  # fmt: skip
+    elif kind == "Potts":
+        target = lb.Energy(
+            lambda x: (x != x.roll(1, 1)).to(x.dtype).sum(1), lb.States(3 + size, 8),
+            temperature=uniform(0.3, 2.0),
+        )  # fmt: skip
+    elif kind == "glass":
+        couplings = torch.randn(12 + size, 12 + size, generator=generator) / 12**0.5
+        target = lb.Energy(
+            lambda x: ((x @ couplings.to(x)) * x).sum(1), lb.Spins(12 + size),
+            temperature=uniform(0.7, 2.0),
+        )  # fmt: skip
+    else:
+        dim, apart = 2 + 4 * size, uniform(0.0, 3.0) if kind == "mixture" else 0.0
+        A = torch.randn(dim, dim, generator=generator)
+        precision = A @ A.T / dim + 0.3 * torch.eye(dim)
+        shift = torch.zeros(dim)
+        shift[0] = apart
+
+        def energy(x: torch.Tensor) -> torch.Tensor:
+            halves = [((d @ precision) * d).sum(1) / -2 for d in (x - shift, x + shift)]
+            return -torch.logaddexp(*halves)
+
+        target = lb.Energy(energy, lb.Real(dim))
+        half = dim / 2 * math.log(2 * math.pi) - float(torch.logdet(precision.double())) / 2
+        return kind, target, math.log(2) + half
+    return kind, target, exact_log_z(target, progress=False)
+
+
+def run_budgets(models: int, first: int) -> dict:
+    r"""Scores, coverage and verdicts of estimates with a requested error, or time."""
+    time.monotonic = time.process_time  # limbeck's clock
+    ways = ("std_error", "seconds=4")
+    found = {
+        name: {"z": [], "covered": [], "trusted": [], "kind": [], "reached": [], "seconds": 0.0}
+        for name in ways
+    }
+    for number in range(first, first + models):
+        kind, target, truth = problem(number)
+        error = 10 ** -(1 + number // 18 % 3 / 2)  # 0.1, 0.03 or 0.01
+        budgets = ({"std_error": error, "seconds": 30}, {"seconds": 4})
+        for name, budget in zip(ways, budgets, strict=True):
+            began = time.process_time()
+            z = log_partition(target, exact=False, seed=number, progress=False, **budget)
+            low, high = z.interval(0.95)
+            rows = found[name]
+            rows["z"].append(round((z.value - truth) / z.std_error, 4))
+            rows["covered"].append(int(low <= truth <= high))
+            rows["trusted"].append(int(z.verdict.trustworthy))
+            rows["kind"].append(kind)
+            rows["reached"].append(int(z.std_error <= error))
+            rows["seconds"] += time.process_time() - began
+            print(number, name, kind, rows["z"][-1], f"± {z.std_error:.3g}", z.verdict, flush=True)
+    return found
+
+
 def summary(rows: dict) -> dict[str, float]:
     r"""The figures of one way, over all estimates and over those that are called trustworthy."""
     trusted = [i for i, yes in enumerate(rows["trusted"]) if yes]
@@ -159,19 +238,23 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--first", type=int, default=FIRST, help="the number of the first model")
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--budget", action="store_true", help="by a requested error or time")
     options = parser.parse_args()
     began = time.perf_counter()
-    found = run(options.models, first=options.first)
+    if options.budget:
+        found = run_budgets(options.models, options.first)
+    else:
+        found = run(options.models, first=options.first)
     summaries = {name: summary(rows) for name, rows in found.items()}
     show(summaries, options.models)
     if options.out is not None:
         about = {
             "models": options.models,
             "first": options.first,
-            "samples": SAMPLES,
+            "samples": None if options.budget else SAMPLES,
             "couplings": COUPLINGS,
             "students": STUDENTS,
-            "ways": WAYS,
+            "ways": list(found) if options.budget else WAYS,
             "seeds": "model and estimates k have the seed k, its student 100000 + k",
             "seconds": round(time.perf_counter() - began, 1),
             "hardware": {
@@ -181,7 +264,10 @@ def main() -> None:
             },
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "summary": summaries,
-            "scores": {name: {"z": r["z"], "trusted": r["trusted"]} for name, r in found.items()},
+            "scores": {
+                name: {key: values for key, values in r.items() if key != "seconds"}
+                for name, r in found.items()
+            },
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(about) + "\n", encoding="utf-8")

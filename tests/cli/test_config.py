@@ -91,7 +91,7 @@ def test_the_command_line_wins_over_the_file(limbeck, here):
 def test_every_option_is_in_the_written_file(limbeck, here):
     limbeck("logz", "rbm.npz")
     text = Path("limbeck-logz/config.toml").read_text()
-    for name in ("target", "method", "samples", "seed", "device", "out", "require", "json"):
+    for name in ("target", "method", "thin", "seed", "device", "out", "require", "json"):
         assert f"\n{name} = " in text
     for name in ("proposal", "chains", "start"):
         assert f"\n# {name}: default" in text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from limbeck.models.specs import from_spec
 
 import limbeck as lb
+from limbeck.models import from_spec
 from limbeck.models.symmetrized import Symmetrized
 from tests.models.nets import DOUBLE, generator, randomised
 from tests.refusals import refused

@@ -110,7 +110,7 @@ def test_the_result_says_what_was_done():
     assert z.upper_bound is None
     both = annealed(rbm, samples=50, schedule=11, reverse=True, burn_in=7)
     assert both.sweeps == 500 + 500 + 350
-    assert both.value == z.value
+    assert both.value == pytest.approx(z.value, abs=5 * (z.std_error + both.std_error))
     assert annealed(rbm, samples=50, schedule=11, seed=1).value != z.value
 
 
@@ -156,7 +156,7 @@ def test_the_schedule_of_2008():
     assert all(a < b for a, b in itertools.pairwise(betas))
 
 
-@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("spacing", [name for name in SPACINGS if name != "adaptive"])
 @pytest.mark.parametrize("count", [2, 3, 10, 1000])
 def test_spacings_rise_from_nought_to_one(spacing, count):
     betas = temperatures(count, spacing)
@@ -188,22 +188,62 @@ def test_schedules_that_are_none_are_refused(schedule):
         temperatures(5, "log")
 
 
-def test_a_target_without_a_path_is_refused_with_what_is_accepted():
-    class Bare:
-        def __init__(self, rbm):
-            self.support, self.log_unnormalized = rbm.support, rbm.log_unnormalized
+class Bare:
+    def __init__(self, rbm):
+        self.support, self.log_unnormalized = rbm.support, rbm.log_unnormalized
 
-    with refused("target", r"a Bare with no path\(\)", expected="for method='ais'"):
-        annealed(Bare(random_rbm()))
-    real = Energy(lambda x: x.square().sum(1), Real(2), advance=lambda x, s, g: x)
-    with refused("path", r"an energy over Real\(2\)"):
-        annealed(real)
-    with refused("target", "no path"):
+
+def test_a_path_that_is_none_is_refused():
+    with refused("path", "an? object without log_z and sample"):
         annealed(random_rbm(), path=object())
     half = Bare(random_rbm())
     half.path = lambda: object()
-    with refused("target", "a path without log_z and sample"):
+    with refused("path", "an? object without log_z and sample"):
         annealed(half)
+    real = Energy(lambda x: x.square().sum(1), Real(2))
+    with refused("reverse", "True"):
+        annealed(real, reverse=True)
+
+
+def test_a_target_without_a_path_is_annealed_site_by_site():
+    rbm = random_rbm(scale=1.0, visible=8)
+    z = annealed(Bare(rbm), samples=1000)
+    assert z.value == pytest.approx(table(rbm)[2], abs=4 * z.std_error)
+
+
+def correlated(dim, seed=0):
+    A = torch.randn(dim, dim, generator=generator(seed), dtype=torch.float64)
+    precision = A @ A.T / dim + 0.3 * torch.eye(dim, dtype=torch.float64)
+    log_z = dim / 2 * math.log(2 * math.pi) - float(torch.logdet(precision)) / 2
+    centre = torch.arange(dim, dtype=torch.float64)
+    return Energy(
+        lambda x: (((x - centre.to(x)) @ precision.to(x)) * (x - centre.to(x))).sum(1) / 2,
+        Real(dim),
+    ), log_z
+
+
+@pytest.mark.parametrize("dim", [1, 3, 20])
+def test_densities_over_real_numbers_are_annealed_from_a_normal_one(dim):
+    target, log_z = correlated(dim)
+    z = annealed(target, samples=300, schedule=60, spacing="adaptive")
+    assert z.verdict.trustworthy, z.verdict
+    assert z.value == pytest.approx(log_z, abs=4 * z.std_error)
+    assert z.std_error < 0.1
+
+
+def test_energies_without_derivatives_are_annealed_by_slices():
+    target = Energy(lambda x: x.abs().sum(1).detach(), Real(2))
+    z = annealed(target, samples=300, schedule=20)
+    assert z.value == pytest.approx(2 * math.log(2), abs=4 * z.std_error)
+
+
+def test_adaptive_temperatures_vary_less_where_the_path_is_uneven():
+    rbm = random_rbm(scale=3.0, visible=14)  # nearly all of its length is near β = 0
+    errors = {
+        spacing: annealed(rbm, schedule=30, spacing=spacing, samples=4000).std_error
+        for spacing in ("linear", "adaptive")
+    }
+    assert errors["adaptive"] < errors["linear"]
 
 
 def test_weights_that_are_no_numbers_are_refused():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from limbeck import Binary, Energy, Spins, States
+from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.gibbs import sweep
 from limbeck.samplers.pairwise import Pairwise
 
@@ -134,3 +135,11 @@ def test_events_where_pairs_do_not_hold_lead_back_to_sweeps_site_by_site():
     x[:, :40] = 1
     moved = target.advance(x, 5, generator(1))
     assert walled(moved).max() < 50  # the wall is felt
+
+
+def test_an_energy_with_tensors_in_single_precision_is_evaluated_in_it():
+    couplings = torch.randn(30, 30, generator=generator()) / 10
+    target = Energy(lambda x: ((x @ couplings) * x).sum(1), Spins(30))
+    pairs = Pairwise.of(target.log_unnormalized, target.support, torch.empty(0))
+    assert pairs is not None
+    assert log_partition(target, std_error=0.1, seconds=10, progress=False).verdict.trustworthy

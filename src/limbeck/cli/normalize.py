@@ -2,6 +2,7 @@ r"""`limbeck normalize` and `limbeck logz`."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +124,9 @@ def logz(
     target: Target,
     proposal: str | None = Option(
         None, help="A result of limbeck normalize, or module:name. Default: distil one first."),
-    method: str = Option("auto", help="auto, bridge, importance, ais, exact."),
-    samples: int = Option(10_000, help="Samples of each kind.", min=2),
+    method: str = Option("auto", help="auto, ais, tempering, bridge, importance, exact."),
+    std_error: float | None = Option(None, help="Standard error to reach; --seconds limits all."),
+    samples: int | None = Option(None, help="Samples of each kind. Default: 10,000.", min=2),
     burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
     chains: int | None = Option(None, help="Bridge: the number of chains.", min=1),
     thin: int = Option(1, help="Bridge: sweeps between draws.", min=1),
@@ -136,8 +138,9 @@ def logz(
 ) -> Outcome:  # fmt: skip
     r"""Estimate log Z of a target, and check whether the estimate can be trusted.
 
-    limbeck logz rbm.npz --proposal limbeck-normalize
+    limbeck logz rbm.npz --std-error 0.05 --seconds 60
     """
+    began, seconds = time.monotonic(), training.pop("seconds", None)
     from limbeck.normalization.densities import check_student, check_target
     from limbeck.normalization.log_partition import METHODS, choose_method
     from limbeck.training.config import choose_device
@@ -157,20 +160,24 @@ def logz(
         with rename_argument(None, "--proposal"):
             check_student(density, model, samples=True)
     events = _read_events(start, model, "--start")
-    method = choose_method(model) if method == "auto" else method
+    if method == "auto" and (density is not None or choose_method(model) == "exact"):
+        method = choose_method(model)
     if density is not None and method == "exact" and not common.quiet:
         say("note: log Z is an exact sum; --proposal is not used (--method bridge uses it)")
     saved = None
     if density is None and method in ("bridge", "importance"):
         student = _make_student(model, None, hidden, common.seed)
-        saved = lb.normalize(model, student, start=events, **training)
+        limit = None if seconds is None else 0.4 * seconds
+        saved = lb.normalize(model, student, start=events, seconds=limit, **training)
         density = saved.student
     for density_model in (model, density):
         if callable(move := getattr(density_model, "to", None)):
             move(device)
+    if seconds is not None:
+        seconds = max(seconds - (time.monotonic() - began), 0.1 * seconds)
     z = lb.log_partition(
-        model, density, method=method, samples=samples, burn_in=burn_in, start=events,
-        reverse=reverse, chains=chains, thin=thin, kernel=kernel, schedule=temperatures,
-        seed=common.seed, progress=not common.quiet,
+        model, density, method=method, std_error=std_error, seconds=seconds, samples=samples,
+        burn_in=burn_in, start=events, reverse=reverse, chains=chains, thin=thin, kernel=kernel,
+        schedule=temperatures, seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

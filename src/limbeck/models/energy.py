@@ -172,9 +172,12 @@ class Energy(nn.Module):
     @checked_arguments
     def sites(
         self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None, *,
-        beta: Fraction = 1.0, reverse: Flag = False, known: Maybe = None,
+        beta: UserObject[float | Tensor] = 1.0, reverse: Flag = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
-        r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant."""
+        r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant.
+
+        β is a number from 0, or one for each chain (n,).
+        """
         self._check_shape(x)
         log, support, chains = self.log_unnormalized, self.support, x
         if not isinstance(support, Discrete):
@@ -262,10 +265,15 @@ class EnergyPath:
         return _power(self.energy.log_unnormalized(x), beta)
 
     def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *,
+        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *,
         reverse: bool = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         if self.energy.tempers:
+            if isinstance(beta, Tensor):  # one of the user's calls for each
+                x = x.clone()
+                for level in beta.unique().tolist():
+                    x[beta == level] = self.advance(x[beta == level], level, generator)
+                return x
             return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
         return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
 

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
-from limbeck.models.rbm import RBM, RBMPath, base_biases
+from limbeck.models.rbm import RBM, base_biases
+from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, mean_bound
-from limbeck.progress import tracked
+from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
+from limbeck.normalization.paths import GaussianPath, PairwisePath
+from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
-from limbeck.samplers.diagnostics import SIGNIFICANT, drift
+from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
 
-SPACINGS = ("geometric", "linear", "sigmoid")
+SPACINGS = ("adaptive", "geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
 CHAINS, SWEEPS = 2000, 10  # of the check of a path
+PILOT_RUNS = 200
+MAX_PILOT_STEPS = 3000
+MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
+ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
+MAX_NUMBERS = 2**24  # variables of all runs of a round
+OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
+CHECKING = 0.15  # the share of the time that is left for checks of the estimate
 LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
 MULTIPLIER = (
     "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
@@ -39,48 +50,88 @@ Schedule = str | int | Sequence[float] | Tensor
 @arg.checked_arguments
 @dataclass(frozen=True, kw_only=True)
 class AIS(Method):
-    r"""log Z by annealing along the target's path, all samples at once; no proposal is needed.
+    r"""log Z by annealing along a path to the target, all samples at once; without a proposal.
 
     The mean of the weights is an unbiased estimate of Z, and the mean of their logarithms gives a
     lower bound. Reverse runs, from the target to the start of the path, give an upper bound; both
     directions together give a bridge, with which the forward estimate must agree.
 
+    With `std_error` or `seconds`, a pilot run measures how much weights vary along the path. It
+    decides on the temperatures and on the number of runs, which are then new ones.
+
     Arguments:
-        samples: The number of runs. Default: 10,000.
-        schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008".
-        spacing: How temperatures are spaced: "linear", "sigmoid" or "geometric". Default: "linear".
-        path: A `limbeck.models.energy.Path` of your own. Default: the target's; an RBM's begins at
-            independent bits with the RBM's means, estimated by short chains.
+        samples: The number of runs. Default: 10,000, or by `std_error` or `seconds`.
+        schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008", or
+            by `std_error` or `seconds`.
+        spacing: How temperatures are spaced: "linear", "sigmoid", "geometric", or "adaptive", by a
+            pilot run, such that each adds as much to the variance. Default: "linear".
+        path: A `limbeck.models.energy.Path` of your own. Default: the target's own, if it has
+            another than `lb.RBM` or `lb.Energy`; from independent sites, with means estimated by
+            short chains; over real numbers, from a normal distribution that is fitted to these.
         reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
         start: With `reverse`, where the target's chains start: "target", or events (m, *shape),
             which are added to the target's own starts. Default: "target".
         burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
+        std_error: The standard error to reach. Default: none.
+        seconds: A limit on the time of the whole estimate; all of it is used without `std_error`.
+            Default: none.
     """
 
     name: ClassVar[str] = "ais"
 
-    schedule: arg.UserObject[Schedule] = "2008"
+    samples: arg.Count | None = None  # type: ignore[assignment]
+    schedule: arg.UserObject[Schedule | None] = None
     spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
     path: arg.UserObject[Path | None] = None
     reverse: arg.Flag = False
     start: arg.UserObject[Start] = "target"
     burn_in: arg.CountFromZero = 2000
+    std_error: arg.Positive | None = None
+    seconds: arg.Positive | None = None
 
     def __post_init__(self) -> None:
-        temperatures(self.schedule, self.spacing)
+        if self.std_error is None and self.seconds is None:
+            schedule: Schedule = "2008" if self.schedule is None else self.schedule
+            self._set("samples", self.samples or 10_000)
+            self._set("schedule", schedule)
+            temperatures(schedule, self.spacing)
+            if self.spacing == "adaptive" and hasattr(self.schedule, "__len__"):
+                received = "the temperatures themselves"
+                raise ArgumentError("schedule", received, "a number of them, for adaptive spacing")
+        else:
+            fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
+            for name, value in fixed.items():
+                if value:
+                    expected = "nothing beside std_error and seconds, which decide on it"
+                    raise ArgumentError(name, shown(value), expected)
         if self.reverse:
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        betas = temperatures(self.schedule, self.spacing)
-        path = _path(densities.target if self.path is None else self.path, densities)
+        try:
+            return self._annealed(densities, progress, True)
+        except paths.PairsError:
+            return self._annealed(densities, progress, False)
+
+    def _annealed(self, densities: Densities, progress: bool, pairs: bool) -> Estimate:
+        began = time.monotonic()
+        betas = [] if self.schedule is None else temperatures(self.schedule, self.spacing)
+        path = _path(densities, self.path, self.reverse, pairs)
         check_path(path, densities, self.reverse)
-        x = path.sample(self.samples, densities.generator("path"))
-        total, x = _anneal(path, x, betas, densities.generator("annealing"), progress)
-        forward = path.log_z + total
+        annealing = Annealing(path, densities, progress)
+        if self.spacing == "adaptive" or self.schedule is None:
+            annealing.pilot(self.seconds)
+        if self.schedule is None:
+            limit = None if self.seconds is None else began + self.seconds
+            forecast = annealing.rounds(self.std_error, limit)
+        else:
+            betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
+            annealing.run(self.samples or 0, betas)
+            forecast = {}
+        forward, x = annealing.log_weights, annealing.x
         z = self._mean_of_weights(forward, "weights of the runs")
-        z.diagnostics["temperatures"] = len(betas)
-        z.sweeps = self.samples * (len(betas) - 1)
+        z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
+        z.sweeps = annealing.sweeps
         doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
         if self.reverse:
             backward, chain_sweeps, reasons = self._backward(densities, path, betas, progress)
@@ -103,28 +154,31 @@ class AIS(Method):
         return z, x[:, None], forward
 
     def _backward(
-        self, densities: Densities, path: Path | RBMPath, betas: list[float], progress: bool
+        self, densities: Densities, path: Any, betas: list[float], progress: bool
     ) -> tuple[Tensor, int, list[str]]:
         r"""Log weights (n,) of runs from the target down; sweeps and doubts of their chains."""
         origin: tuple[Start, ...] = (self.start,)
         if not isinstance(self.start, str) and densities.target_starts_have_mass():
             origin = (self.start, "target")  # events add to the starts of this check
         generator = densities.generator("chains")
-        x = start_events(densities, origin, self.samples, generator)
+        x = start_events(densities, origin, self.samples or 0, generator)
         chains = Chains.at(densities, x, generator, progress)
         chains.sweep(self.burn_in // 4)
         early = densities.log_target(chains.x).cpu()
         chains.sweep(self.burn_in - self.burn_in // 4)
         now = densities.log_target(chains.x).cpu()
         score, moved = drift(early, now), abs(float((now - early).mean()))
-        total, _ = _anneal(path, chains.x, betas, generator, progress, back=True)
+        x, total = chains.x, torch.zeros(len(chains.x), dtype=torch.float64, device=chains.x.device)
+        for low, high in tracked(list(itertools.pairwise(betas))[::-1], "annealing back", progress):
+            x = path.advance(x, high, generator, reverse=True)
+            total += path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
         doubts = []
         if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
             doubts.append(
                 f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
                 "the upper bound may be invalid"
             )
-        return path.log_z + total, chains.sweeps_done, doubts + densities.exactness_doubts()
+        return path.log_z + total.cpu(), chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
 @arg.checked_arguments
@@ -162,57 +216,227 @@ def temperatures(
     return betas
 
 
-def _path(source: Any, densities: Densities) -> Path | RBMPath:
-    r"""The path itself, or that of a target."""
-    if isinstance(source, RBM):
-        # Biases near the model's own means, by chains too short to be its samples. Any start of a
-        # path is right; from uniform bits it would be a longer one by far.
+def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
+    r"""The path of the user's, or of the target's own, or one from independent sites."""
+    target = densities.target
+    own = isinstance(target, RBM | Energy)
+    build = getattr(target if given is None else given, "path", None)
+    if given is None and (
+        not callable(build) or (own and not (reverse and densities.support.discrete))
+    ):
+        if reverse and not densities.support.discrete:
+            raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
+        return paths.path_of(densities, pairs=pairs)
+    if given is None and isinstance(target, RBM):
         generator = densities.generator("base")
-        chains = source.advance(source.start(1000, generator), 200, generator)
-        return source.path(base_biases(chains))
-    build = getattr(source, "path", None)
-    path: Path = build() if callable(build) else source
+        chains = target.advance(target.start(1000, generator), 200, generator)
+        return target.path(base_biases(chains))
+    path: Path = build() if callable(build) else given
     needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
-    missing = [name for name in needed if not hasattr(path, name)]
-    if missing:
-        what = "no path()" if build is None else f"a path without {' and '.join(missing)}"
-        expected = (
-            "for method='ais', a target with path(), such as an lb.RBM or an lb.Energy over a "
-            "discrete support, or path=; see limbeck.models.energy.Path"
-        )
-        raise ArgumentError("target", f"a {type(source).__name__} with {what}", expected)
+    if missing := [name for name in needed if not hasattr(path, name)]:
+        received = f"a {type(path).__name__} without {' and '.join(missing)}"
+        raise ArgumentError("path", received, "a path; see limbeck.models.energy.Path")
     return path
 
 
-def _anneal(
-    path: Path | RBMPath, x: Tensor, betas: list[float], generator: torch.Generator,
-    progress: bool, back: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    r"""The log weights (n,) of runs from β = 0 to 1, or back by reversed kernels; their ends."""
-    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    pairs = list(itertools.pairwise(betas))
-    label = "annealing back" if back else "annealing"
-    for low, high in tracked(pairs[::-1] if back else pairs, label, progress):
-        if back:
-            x = path.advance(x, high, generator, reverse=True)
-            gain = path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
-        else:
-            gain, x = path.climb(x, low, high, generator)
-        total += gain.double()
-    total = total.cpu()
-    bad = total.isnan() | (total == math.inf)
-    if bad.any() or (total == -math.inf).all():
-        received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
-        raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
-    return total, x
+class Annealing:
+    r"""Runs along a path, from the density at its start to the target.
+
+    Attributes:
+        betas, lengths: Places β on the path, and the shares of its length that lie before them.
+        log_weights, x: Log weights (n,) and ends (n, *shape) of all runs for the estimate.
+        steps: Steps of the longest run.
+        sweeps: Sweeps of single chains.
+    """
+
+    def __init__(self, path: Any, densities: Densities, progress: bool) -> None:
+        self.path, self.densities, self.progress = path, densities, progress
+        self.betas, self.lengths = [0.0, 1.0], [0.0, 1.0]
+        self.variance = math.nan  # of the log weight of a run, times its number of steps
+        self.seconds_per_step = [0.0, 0.0]  # of any number of chains, and of each chain
+        self.steps, self.sweeps, self.rounds_done = 0, 0, 0
+        self.log_weights, self.x = torch.empty(0, dtype=torch.float64), torch.empty(0)
+
+    def at(self, steps: int) -> list[float]:
+        r"""Places β such that the parts of the path between them have equal lengths."""
+        even = np.linspace(0, 1, steps + 1)
+        return [0.0, *np.interp(even, self.lengths, self.betas)[1:-1].tolist(), 1.0]
+
+    def pilot(self, seconds: float | None = None) -> None:
+        r"""Measure the length of the path, and choose places of equal distances on it.
+
+        Runs that are too short are far from equilibrium, and underestimate the length: they become
+        longer until their weights vary little, or until it stays the same.
+        """
+        took, steps, before = list[tuple[int, float]](), 48, math.inf
+        while True:
+            began, n = time.monotonic(), PILOT_RUNS * (1 + (len(took) == 1))
+            deadline = None if seconds is None else began + seconds / 12
+            gains = list[Tensor]()
+            self._anneal(n, self.at(steps), f"pilot {steps}", "pilot run", deadline, gains)
+            took.append((n, (time.monotonic() - began) / len(gains)))
+            spread = self._fit_lengths(gains)
+            hurried = len(gains) < steps
+            if len(took) > 1 and (spread < 1 or hurried or steps >= MAX_PILOT_STEPS):
+                break
+            if self.variance < 1.3 * before and len(took) > 2:
+                break
+            before, steps = self.variance, 4 * steps
+        each = max(took[1][1] - took[0][1], 0.1 * took[1][1]) / (took[1][0] - took[0][0])
+        each = min(each, took[1][1] / took[1][0])
+        self.seconds_per_step = [max(took[1][1] - each * took[1][0], 0.0), each]
+        if callable(fix := getattr(self.path, "fix", None)):
+            fix()
+
+    def _fit_lengths(self, gains: list[Tensor]) -> float:
+        r"""Lengths of parts of the path from the gains (n,) of log weights at each step.
+
+        A part of m steps adds its variance v, with the covariance with the part before, to that of
+        the whole. Over m·r steps it would add v / r, so the sum is least where √(m v) is equal.
+        It returns the variance of the log weights.
+        """
+        total = torch.stack(gains).double().cpu()
+        total = total[:, total.isfinite().all(0)]
+        m = max(1, len(total) // 24)
+        parts = [part.sum(0) for part in total.split(m)]
+        if total.shape[1] < 20:  # nearly all runs ended where the target has no mass
+            self.variance = 1.0
+            return math.inf
+        lengths, before = list[float](), torch.zeros_like(parts[0])
+        for part, rows in zip(parts, total.split(m), strict=True):
+            joint = torch.cov(torch.stack([before, part]))
+            v = max(float(joint[1, 1] + 2 * joint[0, 1]), float(joint[1, 1]) / 2)
+            lengths.append(math.sqrt(len(rows) * v))
+            before = part
+        whole = sum(lengths)
+        spread = float(total.sum(0).var())
+        self.variance = max(whole**2, spread * len(total))
+        even = 0.05 * whole / len(lengths) + 1e-12  # no part is left out
+        sums = [0.0, *itertools.accumulate(length + even for length in lengths)]
+        places = self.used
+        self.betas = [places[min(k * m, len(places) - 1)] for k in range(len(sums))]
+        self.lengths = [value / sums[-1] for value in sums]
+        return spread
+
+    def rounds(self, std_error: float | None, limit: float | None) -> dict[str, Any]:
+        r"""Runs until the mean weight has a standard error, or until a time on the monotonic clock.
+
+        The first round has numbers of runs and steps that the pilot forecasts to be enough; later
+        ones add what is lacking.
+        """
+        self.log_weights = self.log_weights[:0]
+        started = time.monotonic()
+        end = None if limit is None else limit - CHECKING * (limit - started)
+        n, steps, forecast = self._plan(std_error, end)
+        error = math.inf
+        for _ in range(10):
+            if self.rounds_done:
+                left = math.inf if end is None else end - time.monotonic()
+                enough = weights_effective_size(self.log_weights) / ENOUGH_WEIGHTS
+                wanted = 0.0 if std_error is None else 1.1 * (error / std_error) ** 2
+                reached = std_error is None or error <= std_error
+                if (reached and enough > 1) or left < 0.1 * self._time(100, steps):
+                    break
+                lacking = len(self.log_weights) * (max(wanted, 1.1 / enough) - 1)
+                n = max(100, math.ceil(min(lacking, self._most_runs(steps, left))))
+            announce(
+                f"annealing: {n:,} runs of {steps:,} temperatures, about "
+                f"{self._time(n, steps):.0f} s; forecast ±{forecast:.2g}",
+                self.progress and self._time(n, steps) > 5,
+            )
+            self.run(n, self.at(steps), end)
+            error = log_mean(self.log_weights)[1]
+        return {"forecast_error": forecast, "rounds": self.rounds_done}
+
+    def _time(self, n: int, steps: int) -> float:
+        return steps * (self.seconds_per_step[0] + self.seconds_per_step[1] * n)
+
+    def _most_runs(self, steps: int, seconds: float) -> float:
+        if seconds == math.inf:
+            return math.inf
+        return (seconds / steps - self.seconds_per_step[0]) / self.seconds_per_step[1]
+
+    def _plan(self, std_error: float | None, end: float | None) -> tuple[int, int, float]:
+        r"""The number of runs and of steps, and the standard error that these should have."""
+        size, left = self.densities.support.size, math.inf
+        if end is not None:
+            left = max(end - time.monotonic(), 0.01)
+        most = max(MIN_RUNS, MAX_NUMBERS // size)
+        best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
+        for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
+            relative = math.expm1(min(self.variance / steps, 100.0))  # of weights, if log-normal
+            if MIN_RUNS / (1 + relative) < 1.2 * ENOUGH_WEIGHTS and steps < longest:
+                continue
+            n = 0.0
+            if std_error is not None:
+                n = min(max(MIN_RUNS, 1.15 * relative / std_error**2), 1e9)
+                # by numbers that do not depend on the clock, so that runs can be repeated
+                cost = steps * (OVERHEAD / size + n)
+            if std_error is None or self._time(int(n), steps) > left:
+                n = min(self._most_runs(steps, left), most)
+                cost = 1e30 * relative / max(n, 1e-9)  # any plan that reaches the error is better
+            if n >= MIN_RUNS and (best is None or cost < best[0]):
+                best = cost, min(int(n), most), steps, math.sqrt(relative / n)
+        if best is None:  # even the shortest runs take longer
+            steps = max(2, int(left / max(self._time(MIN_RUNS, 1), 1e-9)))
+            return MIN_RUNS, steps, math.inf
+        return best[1:]
+
+    def run(self, n: int, betas: list[float], end: float | None = None) -> None:
+        r"""Add n runs to those of the estimate."""
+        stream = f"annealing {self.rounds_done}" if self.rounds_done else "annealing"
+        total, x = self._anneal(n, betas, stream, "annealing", end)
+        self.rounds_done += 1
+        self.steps = max(self.steps, len(self.used) - 1)
+        self.log_weights = torch.cat([self.log_weights, self.path.log_z + total])
+        self.x = torch.cat([self.x.to(x), x]) if self.x.numel() else x
+
+    def _anneal(
+        self, n: int, betas: list[float], stream: str, label: str, end: float | None = None,
+        gains: list[Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        r"""The log weights (n,) of runs from β = 0 to 1 in given steps, and their ends.
+
+        Steps become longer where those that are left would take longer than until `end`.
+        """
+        x = self.path.sample(n, self.densities.generator(f"{stream}: start"))
+        generator = self.densities.generator(stream)
+        total = torch.zeros(n, dtype=torch.float64, device=generator.device)
+        began, place, self.used = time.monotonic(), 0, [0.0]
+        for done in tracked(range(len(betas) - 1), label, self.progress):
+            stride = 1
+            if end is not None and done:
+                now = time.monotonic()
+                affordable = max(1.0, (end - now) * done / (now - began))
+                stride = max(1, math.ceil((len(betas) - 1 - place) / affordable))
+            after = min(place + stride, len(betas) - 1)
+            gain, x = self.path.climb(x, betas[place], betas[after], generator)
+            total += gain
+            place = after
+            self.used.append(betas[place])
+            self.sweeps += n
+            if gains is not None:
+                gains.append(gain)
+            if place == len(betas) - 1:
+                break
+        total = total.cpu()
+        bad = total.isnan() | (total == math.inf)
+        if bad.any() or (total == -math.inf).all():
+            received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
+            raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
+        x = self.path.events(x) if hasattr(self.path, "events") else x
+        paths.check_pairs(self.path, self.densities, x)
+        return total, x
 
 
 @torch.no_grad()
-def check_path(path: Path | RBMPath, densities: Densities, reverse: bool) -> None:
+def check_path(path: Any, densities: Densities, reverse: bool) -> None:
     r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
 
     Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
     """
+    if isinstance(path, PairwisePath | GaussianPath):
+        return  # these are limbeck's own
     if callable(path.log_unnormalized):
         x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
         end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)

@@ -28,6 +28,7 @@ NAMES = {
     "bridge": "bridge sampling",
     "exact": "enumeration",
     "importance": "importance sampling",
+    "tempering": "parallel tempering",
 }
 
 
@@ -134,7 +135,7 @@ class LogPartition:
     Attributes:
         value: The estimate.
         std_error: Its standard error, including differences that checks found.
-        method: "bridge", "importance", "ais" or "exact".
+        method: "bridge", "importance", "ais", "tempering" or "exact".
         verdict: Whether to trust it, and why not.
         lower_bound: An estimate of a lower bound on log Z, with its own error, if there is one.
         upper_bound: The same for an upper bound.
@@ -146,6 +147,7 @@ class LogPartition:
         seconds: Wall-clock seconds.
         degrees: Degrees of freedom of the error; intervals use Student's t quantiles.
         quantity: "log Z", or "log Z₁ − log Z₂" for the difference of two estimates.
+        note: What was done for a requested error or time, and whether it was reached; or "".
     """
 
     value: float
@@ -161,6 +163,7 @@ class LogPartition:
     seconds: float = 0.0
     degrees: float = math.inf
     quantity: str = "log Z"
+    note: str = ""
 
     @checked_arguments
     def interval(self, level: InnerFraction = 0.95) -> tuple[float, float]:
@@ -220,7 +223,7 @@ class LogPartition:
             "method": self.method, "trustworthy": self.verdict.trustworthy,
             "state": self.verdict.state, "reasons": self.verdict.reasons, "bounds": bounds,
             "diagnostics": self.diagnostics, "samples": self.samples, "sweeps": self.sweeps,
-            "seed": self.seed, "seconds": self.seconds,
+            "seed": self.seed, "seconds": self.seconds, "note": self.note,
         })  # fmt: skip
         return record
 
@@ -263,7 +266,7 @@ class LogPartition:
         return f"Do not trust {self.quantity} = {value}, by {how}: {reasons}."
 
     def __str__(self) -> str:
-        return table_text(self.table()) + self.sentence()
+        return table_text(self.table()) + " ".join(filter(None, (self.sentence(), self.note)))
 
     __repr__ = __str__
 
@@ -317,7 +320,7 @@ class Method:
         """
         began = time.perf_counter()
         check_target(target, chains=self.name == "bridge")
-        densities = Densities(target, None if self.name == "ais" else proposal, seed)
+        densities = Densities(target, None if self.name in ("ais", "tempering") else proposal, seed)
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
             error = z.diagnostics["sampling_error"]
@@ -341,8 +344,8 @@ class Method:
         }
         return LogPartition(
             value, error, self.name, Verdict(tuple(weight_doubts(log_weights, name))),
-            mean_bound(log_weights), diagnostics=diagnostics, samples=self.samples,
-            degrees=max(self.samples - 1, 1),
+            mean_bound(log_weights), diagnostics=diagnostics, samples=len(log_weights),
+            degrees=max(len(log_weights) - 1, 1),
         )  # fmt: skip
 
     def _set_start(self, name: str) -> None:

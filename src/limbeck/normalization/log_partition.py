@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, Flag, Seed, UserObject, checked_arguments, choice
+from limbeck.arguments import Count, Flag, Positive, Seed, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM
@@ -23,11 +23,14 @@ from limbeck.normalization.elimination import find_elimination
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
 from limbeck.normalization.normalize import normalize
-from limbeck.progress import tracked
+from limbeck.normalization.tempering import Tempering
+from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.supports import Discrete
 
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
+DEFAULT_ERROR, DEFAULT_SECONDS = 0.01, 40.0  # of "auto", where neither is given
+PILOT_SAMPLES = 1000
 
 
 @checked_arguments
@@ -69,7 +72,7 @@ class Exact:
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
-    kind.name: kind for kind in (Bridge, Importance, AIS, Exact)
+    kind.name: kind for kind in (Bridge, Importance, AIS, Tempering, Exact)
 }
 METHODS = ("auto", *KINDS)
 
@@ -77,18 +80,24 @@ METHODS = ("auto", *KINDS)
 @checked_arguments
 def log_partition(
     target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
-    method: UserObject[str | Method | Exact] = "auto", samples: Count | None = None,
+    method: UserObject[str | Method | Exact] = "auto", std_error: Positive | None = None,
+    seconds: Positive | None = None, exact: Flag = True, samples: Count | None = None,
     burn_in: UserObject[int | str | None] = None, seed: Seed = 0, progress: Flag = True,
     **settings: object,
 ) -> LogPartition:  # fmt: skip
     r"""Estimate log Z of an unnormalised density.
 
+    * "ais": annealing along a path to the target; no proposal is needed.
+    * "tempering": chains at many temperatures that exchange states; no proposal is needed.
     * "bridge": samples of the target and of a proposal that overlaps with it.
     * "importance": samples of a proposal alone, which must cover all of the target's mass.
-    * "ais": annealing along the target's path; no proposal is needed.
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or if sums over one site after the other are feasible; or
-      else bridge.
+      else bridge with a proposal, and annealing without.
+
+    `std_error` or `seconds` decide on everything else: a pilot run forecasts the cost, and numbers
+    of samples and temperatures follow from it. `z.note` says what was done. Runs that are limited
+    by time are not repeatable to the last bit.
 
     `z.verdict` says whether it can be trusted: "trustworthy", "doubtful" where a check failed, or
     "unchecked" where one could not run. No method can detect mass that neither the proposal, nor
@@ -99,14 +108,19 @@ def log_partition(
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
         proposal: A student, or a distribution with `log_prob` and `sample`. Default: for "bridge"
             and "importance", one is distilled first, by `limbeck.normalize`.
-        method: "auto", "bridge", "importance", "ais" or "exact", or an object such as
+        method: "auto", "ais", "tempering", "bridge", "importance" or "exact", or an object such as
             `lb.Bridge(samples=2000, kernel="mixed")`. Default: "auto".
-        samples: Samples of the target and of the proposal; runs, for "ais". Default: 10,000.
+        std_error: The standard error to reach. Default: for "auto" without a proposal, 0.01.
+        seconds: A limit on the time of everything; all of it is used without `std_error`. Default:
+            for "auto" without a proposal, 40.
+        exact: Whether "auto" may compute exact sums. Default: True.
+        samples: Samples of the target and of the proposal; runs, for "ais"; draws at each level,
+            for "tempering". Default: 10,000, or by `std_error` or `seconds`.
         burn_in: Sweeps of the chains before the first draw. Default: 2,000; see `lb.Bridge`.
         seed: Seeds everything; equal seeds give equal results. Default: 0.
-        progress: Whether to show bars, if a terminal is there. Default: True.
-        settings: Further arguments of the objects `lb.Bridge`, `lb.Importance`, `lb.AIS` or
-            `lb.Exact`, for a method by name. Those of another method are ignored.
+        progress: Whether to show bars, or lines without a terminal. Default: True.
+        settings: Further arguments of the objects `lb.Bridge`, `lb.Importance`, `lb.AIS`,
+            `lb.Tempering` or `lb.Exact`, for a method by name. Those of another are ignored.
 
     >>> import torch
     >>> from limbeck.models.rbm import RBM
@@ -116,35 +130,93 @@ def log_partition(
     """
     began = time.perf_counter()
     settings |= {"samples": samples, "burn_in": burn_in}
+    budget = {"std_error": std_error, "seconds": seconds}
     if isinstance(method, str):
         choice("method", method, METHODS)
         if method == "auto":
             densities.check_target(target, chains=False)
-            method = choose_method(target)
+            method = choose_method(target) if exact else "bridge"
+            if method == "bridge" and proposal is None:
+                method = "ais"
+                given = (settings.get(name) for name in ("samples", "schedule", "reverse"))
+                if not any((*budget.values(), *given)):
+                    budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
+        if method == "ais" and any(budget.values()):
+            settings |= budget
         known = {field.name for kind in KINDS.values() for field in fields(kind)}
         for name in settings.keys() - known:
-            names = known | {"method", "proposal", "seed", "progress"}
+            names = known | {"method", "proposal", "exact", "seed", "progress"}
             raise ArgumentError.unknown_argument(name, names, "log_partition")
         values: dict[str, Any] = {  # those that are None have their defaults
             name: settings[name]
             for name in settings.keys() & {field.name for field in fields(KINDS[method])}
             if settings[name] is not None or name == "second_start"
         }
+        if method == "bridge" and any(budget.values()):
+            values = {"burn_in": "auto"} | values
         method = KINDS[method](**values)
     elif not isinstance(method, Method | Exact):
-        expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS() or lb.Exact()"
+        expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS(), lb.Tempering(), lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
-    elif unused := {name: value for name, value in settings.items() if value is not None}:
+    elif unused := {
+        name: value
+        for name, value in (settings | (budget if isinstance(method, AIS) else {})).items()
+        if value is not None
+    }:
         name, value = next(iter(unused.items()))
         expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
         raise ArgumentError(name, shown(value), expected)
+    if isinstance(method, AIS):
+        std_error, seconds = method.std_error, method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
         densities.check_target(target, chains=method.name == "bridge")
         device, _ = densities.place_of(target)
-        proposal = normalize(target, seed=seed, device=device, progress=progress).student
+        options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
+        options |= {"device": device, "seed": seed, "progress": progress}
+        proposal = normalize(target, **options).student
+    if (std_error or seconds) and not isinstance(method, AIS | Exact):
+        left = math.inf if seconds is None else seconds - (time.perf_counter() - began)
+        method = _with_samples(method, target, proposal, std_error, left, seed, progress)
     z = method.estimate(target, proposal, seed=seed, progress=progress)
     z.seconds = time.perf_counter() - began
+    if std_error or seconds:
+        z.note = _note(z, std_error)
     return z
+
+
+def _with_samples(
+    method: Method, target: ChainTarget, proposal: object, std_error: float | None, left: float,
+    seed: int, progress: bool,
+) -> Method:  # fmt: skip
+    r"""The method with the samples that an error needs, or that some seconds allow, by a pilot.
+
+    The pilot's samples do not enter the estimate, so that its error decides on nothing.
+    """
+    began = time.perf_counter()
+    pilot = replace(method, samples=PILOT_SAMPLES)
+    z = pilot.estimate(target, proposal, seed=seed + 2**40, progress=progress)
+    took = time.perf_counter() - began
+    affordable = 0.8 * max(left - took, 0.0) / took
+    factor = affordable
+    if std_error is not None:
+        factor = min(1.2 * (z.diagnostics["sampling_error"] / std_error) ** 2, affordable)
+    n = min(max(PILOT_SAMPLES, math.ceil(factor * PILOT_SAMPLES)), 2**22)
+    announce(f"{method.name}: {n:,} samples, about {took * n / PILOT_SAMPLES:.0f} s", progress)
+    return replace(method, samples=n)
+
+
+def _note(z: LogPartition, std_error: float | None) -> str:
+    r"""What was done to reach an error or to keep within a time."""
+    how = f"{z.samples:,} samples after a pilot run"
+    if z.method == "exact":
+        return ""
+    if "temperatures" in z.diagnostics:
+        count, rounds = z.diagnostics["temperatures"], z.diagnostics.get("rounds", 1)
+        how = f"{z.samples:,} runs of {count:,} temperatures, in {rounds} round{'s' * (rounds > 1)}"
+        how += " after a pilot run"
+    if std_error is not None and z.std_error > std_error:
+        return f"The standard error of {std_error:g} was not reached in {z.seconds:.0f} s ({how})."
+    return f"It took {how}."
 
 
 def choose_method(target: ChainTarget) -> str:

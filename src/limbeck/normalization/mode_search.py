@@ -12,6 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import CountFromZero, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
+from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
@@ -258,6 +259,8 @@ class ModeSearch:
         if self.rbm is not None or not self.sites_are_few:
             advance = getattr(self.densities.target, "advance", None)
             moved = x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
+        elif isinstance(target := self.densities.target, Energy):  # faster for pairs of sites
+            moved = target.sites(x, LOCAL_SWEEPS, self.generator)
         else:  # site by site: a sampler of the user's may jump between modes
             moved, logs = x, None
             for _ in range(LOCAL_SWEEPS):

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Flag, FromZero, Function, checked_arguments
+from limbeck.arguments import Choice, Flag, Function, UserObject, checked_arguments, number
 from limbeck.errors import ArgumentError, shown
 from limbeck.supports import Discrete
 
@@ -20,7 +20,7 @@ ORDERS = ("fixed", "random")
 @checked_arguments
 def sweep(
     log_density: Function[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
-    generator: torch.Generator | None = None, *, beta: FromZero = 1.0,
+    generator: torch.Generator | None = None, *, beta: UserObject[float | Tensor] = 1.0,
     order: Annotated[str, Choice(*ORDERS)] = "fixed", reverse: Flag = False,
     known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -33,7 +33,7 @@ def sweep(
         x: The chains (n, *shape); they are not changed.
         support: The support of x.
         generator: The source of randomness, on the chains' device. Default: torch's own.
-        beta: The power β ≥ 0 of the density. Default: 1.0.
+        beta: The power β ≥ 0 of the density, or one for each chain (n,). Default: 1.0.
         order: "fixed", or "random": new at each sweep, the same for all chains. Default: "fixed".
         reverse: Whether to go through a fixed order backwards. Default: False.
         known: log p̃(x) (n,) of the chains as they are. Default: it is evaluated.
@@ -46,6 +46,10 @@ def sweep(
     if known is not None and known.shape != x.shape[:1]:
         raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
     n, q = len(x), support.count
+    expected = f"a number from 0, or {n} of them"
+    if isinstance(beta, Tensor) and (beta.shape != (n,) or not (beta >= 0).all()):
+        raise ArgumentError("beta", f"shape {tuple(beta.shape)}", expected)
+    power = beta if isinstance(beta, Tensor) else number("beta", beta, expected, lambda b: b >= 0)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
     if not isinstance(present, Tensor) or present.shape != (n,):
@@ -65,7 +69,10 @@ def sweep(
         worst = torch.maximum(worst, log.amax(0))  # NaN is larger than anything
         logs = torch.cat([present[None], log])
         # nothing is forbidden at β = 0, where −∞ · 0 would be NaN
-        powers = logs if beta == 1 else logs * beta if beta else torch.zeros_like(logs)
+        if isinstance(power, Tensor):
+            powers = torch.where(power > 0, logs * power.to(logs), 0.0)
+        else:
+            powers = logs if power == 1 else logs * power if power else torch.zeros_like(logs)
         chosen = choose(powers, generator)[None]
         present = logs.gather(0, chosen)[0]
         x[:, site] = torch.cat([now[None], values]).gather(0, chosen)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ MAX_FEATURES = 1100  # couplings of more are not looked for: they take too many 
 TRIPLES = 64  # whose third differences must vanish
 RANDOM_EVENTS = 256  # at which the couplings must give the log density
 EVALUATED_TOGETHER = 2**22  # numbers of events
-RECOMPUTED = 32  # sweeps after which log odds are computed anew, against rounding
+SPARSE = 0.1  # the largest share of couplings that a sparse product is faster with
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Pairwise:
         couplings: J, (M, M), in the same order.
         sites: The sites (N,) in the order of the groups.
         groups: The first and last place of each group in that order, and of the sites it acts on.
+        blocks: The couplings of each group with the sites that it acts on.
     """
 
     support: Discrete
@@ -40,6 +42,15 @@ class Pairwise:
     couplings: Tensor
     sites: Tensor
     groups: tuple[tuple[int, int, int, int], ...]
+
+    @cached_property
+    def blocks(self) -> tuple[Tensor, ...]:
+        others, blocks = self.support.count - 1, list[Tensor]()
+        for begin, end, low, high in self.groups:
+            block = self.couplings[begin * others : end * others, low * others : high * others]
+            few = block.numel() > 256 and float((block != 0).double().mean()) < SPARSE
+            blocks.append(block.to_sparse() if few and not block.is_cuda else block.contiguous())
+        return tuple(blocks)
 
     @classmethod
     @torch.no_grad()
@@ -109,8 +120,15 @@ class Pairwise:
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         r"""log p̃(x), (n,), of events (n, *shape)."""
-        state = self._indicators(x)
-        return self.constant + (state * (self.fields[:, None] + self._odds(state))).sum(0) / 2
+        return self.log_density(self.features(x))
+
+    def log_density(self, state: Tensor) -> Tensor:
+        r"""log p̃ (n,) of features (M, n)."""
+        total = state.new_full((state.shape[1],), self.constant)
+        for k in range(len(self.groups)):
+            here, odds = self.odds(k, state)
+            total += (state[here] * odds.add_(self.fields[here, None])).sum(0) / 2
+        return total
 
     def agrees(self, x: Tensor, log_p: Tensor) -> bool:
         r"""Whether it gives log densities (n,) of events, but for rounding."""
@@ -123,28 +141,38 @@ class Pairwise:
     @torch.no_grad()
     def sweep(
         self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None,
-        beta: float = 1.0, reverse: bool = False,
+        beta: float | Tensor = 1.0, reverse: bool = False,
     ) -> Tensor:  # fmt: skip
         r"""Chains (n, *shape) after sweeps of Gibbs sampling that leave exp(β log p̃) invariant.
 
-        `reverse` goes through the groups of sites backwards.
+        β is a number, or one for each chain (n,). `reverse` goes through the groups backwards.
         """
-        state, others = self._indicators(x), self.support.count - 1
-        for done in range(sweeps):
-            if done % RECOMPUTED == 0:
-                odds = self._odds(state)
-            for begin, end, low, high in self.groups[:: -1 if reverse else 1]:
-                here = slice(begin * others, end * others)
-                new = _choose(odds[here] * beta, others, generator)
-                acted = slice(low * others, high * others)
-                odds[acted].addmm_(self.couplings[acted, here], new - state[here])
-                state[here] = new
-        codes = torch.empty(self.support.size, len(x), dtype=x.dtype, device=x.device)
-        values = torch.arange(1, others + 1, dtype=x.dtype, device=x.device)
-        codes[self.sites] = torch.einsum("sqn,q->sn", state.reshape(-1, others, len(x)), values)
-        return self.support.decode(codes.T).reshape(x.shape)
+        state = self.features(x)
+        beta = beta.to(state) if isinstance(beta, Tensor) else beta
+        for _ in range(sweeps):
+            for k in range(len(self.groups))[:: -1 if reverse else 1]:
+                here, odds = self.odds(k, state)
+                draw_values(odds.mul_(beta), self.support.count - 1, generator, state[here])
+        return self.events(state)
 
-    def _indicators(self, x: Tensor) -> Tensor:
+    def odds(self, group: int, state: Tensor) -> tuple[slice, Tensor]:
+        r"""Which features a group has, and their log odds (features, n) given the other sites."""
+        others = self.support.count - 1
+        begin, end, low, high = (place * others for place in self.groups[group])
+        here = slice(begin, end)
+        if low == high:
+            return here, self.fields[here, None].repeat(1, state.shape[1])
+        return here, torch.mm(self.blocks[group], state[low:high]).add_(self.fields[here, None])
+
+    def events(self, state: Tensor) -> Tensor:
+        r"""The events (n, *shape) that have features (M, n)."""
+        others, n = self.support.count - 1, state.shape[1]
+        codes = torch.empty(self.support.size, n, dtype=state.dtype, device=state.device)
+        values = torch.arange(1, others + 1, dtype=state.dtype, device=state.device)
+        codes[self.sites] = torch.einsum("sqn,q->sn", state.reshape(-1, others, n), values)
+        return self.support.decode(codes.T).reshape(n, *self.support.shape)
+
+    def features(self, x: Tensor) -> Tensor:
         r"""The features (M, n) of events."""
         codes = self.support.encode(x).flatten(1).T[self.sites]
         if self.support.count == 2:
@@ -152,23 +180,20 @@ class Pairwise:
         values = torch.arange(1, self.support.count, dtype=x.dtype, device=x.device)
         return (codes[:, None] == values[:, None]).to(x.dtype).flatten(0, 1)
 
-    def _odds(self, state: Tensor) -> Tensor:
-        r"""Log odds (M, n) of each value of a site against its first, given the other sites."""
-        return torch.addmm(self.fields[:, None], self.couplings, state)
 
-
-def _choose(odds: Tensor, others: int, generator: torch.Generator | None) -> Tensor:
-    r"""Features of new values of sites, drawn by their log odds (sites · others, n)."""
+def draw_values(odds: Tensor, others: int, generator: torch.Generator | None, out: Tensor) -> None:
+    r"""Write features of new values of sites, drawn by log odds (sites · others, n), into `out`."""
     shape = len(odds) // others, odds.shape[1]
     at = torch.rand(shape, generator=generator, device=odds.device, dtype=odds.dtype)
     if others == 1:
-        return (at < odds.sigmoid()).to(odds.dtype)
+        torch.lt(at, odds.sigmoid(), out=out)
+        return
     logits = odds.reshape(shape[0], others, -1)
     top = logits.amax(1, keepdim=True).clamp_min(0)
     weights = (logits - top).exp()
     upto = weights.cumsum(1)
     at = (at * (upto[:, -1] + (-top[:, 0]).exp()))[:, None]
-    return ((at < upto) & (at >= upto - weights)).to(odds.dtype).flatten(0, 1)
+    out.copy_(((at < upto) & (at >= upto - weights)).flatten(0, 1))
 
 
 def _has_triples(evaluate: _Evaluation, generator: torch.Generator) -> bool:
@@ -203,7 +228,7 @@ class _Evaluation:
         try:
             log_p = self._log_density(codes)
         except (RuntimeError, TypeError):  # its own tensors are of another type
-            self.dtype = like.dtype
+            self.dtype = torch.float32 if like.dtype == torch.float64 else like.dtype
             log_p = self._log_density(codes)
         self.eps = torch.finfo(log_p.dtype).eps
 
