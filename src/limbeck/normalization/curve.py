@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import Count, Flag, PathLike, Seed, UserObject, checked_arguments, number
+from limbeck.arguments import Count, Flag, Number, PathLike, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
@@ -156,7 +156,7 @@ def free_energy_curve(
     expected = "one or more numbers above zero"
     if not hasattr(temperatures, "__len__") or not len(temperatures):
         raise ArgumentError("temperatures", shown(temperatures), expected)
-    T = np.array([number("temperatures", t, expected, lambda t: t > 0) for t in temperatures])
+    T = np.array([Number(above=0)("temperatures", t) for t in temperatures])
     method = Tempering(samples=samples, ladders=ladders, burn_in=burn_in)
     densities = Densities(target, None, seed)
     own = target.temperature if isinstance(target, Energy) else 1.0

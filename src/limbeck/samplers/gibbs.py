@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Flag, Function, UserObject, checked_arguments, number
+from limbeck.arguments import Choice, Flag, Function, Number, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, shown
 from limbeck.supports import Discrete
 
@@ -49,7 +49,7 @@ def sweep(
     expected = f"a number from 0, or {n} of them"
     if isinstance(beta, Tensor) and (beta.shape != (n,) or not (beta >= 0).all()):
         raise ArgumentError("beta", f"shape {tuple(beta.shape)}", expected)
-    power = beta if isinstance(beta, Tensor) else number("beta", beta, expected, lambda b: b >= 0)
+    power = beta if isinstance(beta, Tensor) else Number(0)("beta", beta)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
     if not isinstance(present, Tensor) or present.shape != (n,):
