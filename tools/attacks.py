@@ -35,24 +35,24 @@ from limbeck.storage.files import write_bytes  # noqa: E402
 OUT = ROOT / "experiments" / "results" / "attacks.json"
 LIMIT = 4.0  # errors that a trusted estimate may be off
 SETTINGS: dict[str, dict[str, Any]] = {
-    "bridge": {"samples": 1000, "burn_in": 100},
+    "bridge": {"samples": 1000, "burn_in": 60},
     "importance": {"samples": 2000},
-    "ais": {"samples": 1000, "schedule": 200},
+    "ais": {"samples": 500, "schedule": 150},
 }
 
 
 def student_of(problem: Problem, seed: int) -> Any:
     r"""A student by a short distillation."""
     target = problem.target
-    options: dict[str, Any] = {"seed": seed, "progress": False, "chains": 500, "burn_in": 100}
+    options: dict[str, Any] = {"seed": seed, "progress": False, "chains": 300, "burn_in": 60}
     if target.support.discrete:
-        return lb.normalize(target, steps=150, **options).student
+        return lb.normalize(target, steps=100, **options).student
     draw = torch.Generator().manual_seed(seed + 1)
     start = getattr(target, "start", None)
     x = target.support.start(1000, draw) if start is None else start(1000, draw)
     x = x[target.log_unnormalized(x).isfinite()]
     with torch.no_grad():
-        some = target.advance(x, 100, draw)
+        some = target.advance(x, 60, draw)
     torch.manual_seed(seed)  # of the flow's first weights
     if problem.student == "score matching":
         flow = Flow(target.support.size).start_from(some)
