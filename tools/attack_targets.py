@@ -123,6 +123,19 @@ def real(log_p: Callable[[Tensor], Tensor], dim: int, **options: Any) -> lb.Ener
     return lb.Energy(lambda x: -log_p(x), lb.Real(dim), **options)
 
 
+def random_walk(log_p: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    r"""A sampler by random-walk Metropolis, for densities that slices would be endless in."""
+
+    def advance(x: Tensor, sweeps: int, generator: torch.Generator) -> Tensor:
+        for _ in range(sweeps):
+            y = x + 2 * torch.randn(x.shape, generator=generator)
+            better = torch.rand(len(x), generator=generator).log() < log_p(y) - log_p(x)
+            x = torch.where(better[:, None], y, x)
+        return x
+
+    return advance
+
+
 def mixture(parts: list[tuple[float, float, float]], dim: int) -> Callable[[Tensor], Tensor]:
     r"""log p̃ of a mixture of N(m·1, s²·I): (weight, m, s)."""
 
@@ -555,7 +568,9 @@ def heavy_tails() -> Iterator[tuple[str, Callable[[], Problem]]]:
     for name, (dim, log_p) in divergent.items():
         yield (
             f"no integral: {name}",
-            lambda d=dim, f=log_p: Problem(real(f, d), math.nan, REAL, normal(d, 3.0)),
+            lambda d=dim, f=log_p: Problem(
+                real(f, d, advance=random_walk(f)), math.nan, REAL, normal(d, 3.0)
+            ),
         )
     exists: dict[str, tuple[int, float, Callable[[Tensor], Tensor]]] = {
         "|x|^-1/2 exp(-x²/2)": (

@@ -251,7 +251,7 @@ class LogPartition:
     def sentence(self) -> str:
         r"""The estimate in one sentence."""
         how = NAMES.get(self.method, self.method)
-        if self.std_error == 0 and self.verdict:
+        if self.std_error == 0 and self.verdict and not self.verdict.assumption:
             exactly = f"{self.quantity} is {self.value:.6f}, exactly"
             if events := self.diagnostics.get("events_compared"):
                 pairs = f"if sites interact only in pairs, as at all {events:,} events compared"
