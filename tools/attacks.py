@@ -146,7 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
         results = json.loads(options.out.read_text())["results"]
     chosen = [case for case in cases(options.family) if options.only in case.name]
     chosen = chosen[:: max(1, round(1 / options.fraction))]
-    for number, case in enumerate(chosen):
+    # by multiples of the golden ratio: an unfinished run has some of everything
+    order = sorted(range(len(chosen)), key=lambda k: k * 0.618034 % 1)
+    for number, case in enumerate(chosen[k] for k in order):
         key = f"{case.family} | {case.name}"
         if key not in results:
             results[key] = estimates(case, options.seed)
@@ -165,6 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
             )  # fmt: skip
     own = {f"{case.family} | {case.name}" for case in chosen}
     run = {key: value for key, value in results.items() if key in own}
+    console.width = max(console.width, 130)
     console.print(summary(run))
     wrong = [r for methods in run.values() for r in methods.values() if is_wrong(r)]
     return int(any(not record["needle"] for record in wrong))

@@ -117,7 +117,7 @@ class RealSearch:
         return widths
 
     def boxes(self, most: int = 12) -> list[Box]:
-        r"""Boxes around the peaks that seem to have most of the mass, none inside another."""
+        r"""Boxes around the peaks that seem to have most of the mass; one may lie in another."""
         peaks, value = self.climb(self.starts())
         if not len(peaks):
             return []
@@ -125,9 +125,12 @@ class RealSearch:
         value = value.sort(descending=True).values
         widths, boxes = self.widths(peaks, value), list[Box]()
         for k in (value + widths.sum(1).log().sum(1)).argsort(descending=True).tolist():
-            inside = any(bool(box.contains(peaks[k : k + 1])) for box in boxes)
-            if len(boxes) < most and not inside:
-                boxes.append(Box(peaks[k], widths[k]))
+            new = Box(peaks[k], widths[k])
+            same = any(
+                bool(box.contains(new.peak[None]) & new.contains(box.peak[None])) for box in boxes
+            )  # a spike may be in the box of a broad peak, but not the broad peak in the spike's
+            if len(boxes) < most and not same:
+                boxes.append(new)
         return boxes
 
     def singular(self, boxes: list[Box]) -> bool:
