@@ -266,7 +266,7 @@ def spike_and_slab() -> Iterator[tuple[str, Callable[[], Problem]]]:
                 if where != "all zeros":
                     peak = torch.randint(2, (n,), generator=generator(n)).float()
                 height = math.log(w / (1 - w)) + n * math.log(2)
-                width = 4 if "funnel" in where else 0
+                width = 2 * n // 5 if "funnel" in where else 0
 
                 def log_p(distance: Tensor) -> Tensor:
                     fall = height * (1 - distance / (width + 1))

@@ -3,7 +3,7 @@ r"""Regions of high density over the real numbers: where climbs end, and the mas
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,15 +70,20 @@ class RealSearch:
     def starts(self) -> Tensor:
         r"""Draws and their mirror images, the target's own starts, data, and events far out."""
         some = chosen_rows(self.draws, 16, self.generator)
-        noise = torch.randn(some.shape, generator=self.generator, device=some.device).double()
         own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
         parts = [some, -some[:4], 2 * self.centre - some[4:8], 0 * some[:1], own]
-        parts += [
-            self.centre + far * self.spread * noise[k::4] for k, far in enumerate((4, 30, 1e3))
-        ]
+        place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
+        far = 2 ** (10 * torch.rand(4096, 1, **place))
+        wide = self.centre + far * self.spread * torch.randn(4096, some.shape[1], **place)
+        low, high = self.draws.aminmax(dim=0)
+        wide = wide[((wide < low) | (wide > high)).any(1)]
+        log = self.log_p(wide)
+        wide, log = wide[log > -math.inf], log[log > -math.inf]
+        if len(wide):  # the highest; and any, since a density may be flat between gaps
+            highest = wide[log.topk(min(16, len(log))).indices]
+            parts += [highest, chosen_rows(wide, 16, self.generator)]
         if self.given is not None:
-            rows = self.given.flatten(1).to(some)
-            parts.append(rows[torch.randint(len(rows), (16,), generator=self.generator)])
+            parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
         starts = torch.cat(parts)
         return starts[self.log_p(starts) > -math.inf]
 
