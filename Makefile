@@ -12,7 +12,7 @@ DEV := $(VENV)/.installed-dev
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo test test-slow test-all test-browser test-oracles check package docs format bench \
-	fuzz faults clean distclean
+	fuzz faults attacks clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench: $(RUN) ## time one step of the loop
 
 fuzz: $(DEV) ## call everything public with wrong arguments, 50,000 times
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --workers $(WORKERS) $(ARGS)
+
+attacks: $(DEV) ## estimate log Z of 300 hostile targets: is any trusted and wrong?
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/attacks.py $(ARGS)
 
 # Then the tests of teachers that fail, of signals, of closed pipes and of two processes at once.
 FAULTS = tests/storage tests/security tests/cli/test_interruption.py tests/cli/test_lock.py \

@@ -112,6 +112,8 @@ class Energy(nn.Module):
         energy = self.fn(x)
         if not isinstance(energy, Tensor):
             raise ArgumentError("fn", f"energies of type {type(energy).__name__}", "a tensor (n,)")
+        if energy.is_complex():
+            raise ArgumentError("fn", f"energies of {energy.dtype}", "real numbers")
         if energy.shape != x.shape[:1]:
             received = f"energies of shape {tuple(energy.shape)} for {len(x)} events"
             raise ArgumentError("fn", received, f"shape ({len(x)},), an energy for each")

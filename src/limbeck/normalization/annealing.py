@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -21,6 +21,7 @@ from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
+from limbeck.normalization.invariance import function_values
 from limbeck.normalization.paths import GaussianPath, PairwisePath
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
@@ -466,7 +467,7 @@ def check_path(path: Any, densities: Densities, reverse: bool) -> None:
                 for _ in range(SWEEPS):
                     moved = path.advance(moved, beta, generator, reverse=back)
                 densities.support.check(moved, "advance")
-                before, after = _features(densities, start, x, moved)
+                before, after = function_values(densities, start, x, moved)
             except (LimbeckError, ArithmeticError) as error:
                 kind = "" if isinstance(error, LimbeckError) else f"{type(error).__name__}: "
                 received = f"{kind}{error} (at beta={beta:g})"
@@ -495,7 +496,7 @@ def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
         return
     # It may use random numbers in another way: other starts and numbers, and the same means.
     at_one = energy.advance_at(other.clone(), SWEEPS, densities.generator("other"), beta=1.0)
-    a, b = _features(densities, torch.cat([plain, at_one]), plain, at_one)
+    a, b = function_values(densities, torch.cat([plain, at_one]), plain, at_one)
     error = ((a.var(0) + b.var(0)) / CHAINS).sqrt()
     if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
         received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
@@ -506,17 +507,3 @@ def _largest(gap: Tensor, error: Tensor) -> float:
     r"""The largest z-score."""
     z = torch.where(gap > 1e-9, gap / error, 0.0)
     return float(z.nan_to_num(0.0, math.inf).max())
-
-
-def _features(densities: Densities, reference: Tensor, *events: Tensor) -> Iterator[Tensor]:
-    r"""Statistics (n, k) of events: log p̃, variables and its square, in a reference's ranges."""
-
-    def raw(x: Tensor) -> Tensor:
-        return torch.cat([densities.log_target(x)[:, None], x.flatten(1)[:, :64].double()], 1)
-
-    known = raw(reference)
-    known = torch.where(known.isfinite(), known, known[known.isfinite()].mean())
-    low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
-    for x in events:
-        values = raw(x).nan_to_num(0.0, math.inf, -math.inf).clamp(low, high)
-        yield torch.cat([values, (values[:, :1] - known[:, 0].median()).square()], 1)

@@ -13,7 +13,15 @@ from torch import Tensor
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict, mean_bound
+from limbeck.normalization.estimate import (
+    Estimate,
+    LogPartition,
+    Method,
+    Verdict,
+    log_mean,
+    mean_bound,
+)
+from limbeck.normalization.invariance import LIMIT, MAX_DRAWS, function_name, function_values
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
@@ -115,6 +123,12 @@ class Bridge(Method):
             gaps = [abs(fit_bridge(ratio, logs.ratio).log_z - fit.log_z) for ratio in ratios]
             error = math.hypot(error, max(gaps))
         doubts += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
+        scores["balance_z"], reasons = self._balance(
+            densities, fit, proposed, logs.ratio, x, target.ratio
+        )
+        if reasons:  # importance sampling has no use for the chains
+            error = math.hypot(error, log_mean(logs.ratio)[0] - fit.log_z)
+        doubts += reasons
         unchecked += self._unchecked(first, second, bool(others))
         spread = diagnostics.r_hat(fit.f_target)
         long_chains = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
@@ -174,6 +188,36 @@ class Bridge(Method):
             scores["memory_z"] = diagnostics.memory(start.ratio, fit.tilt(now))
         return scores
 
+    def _balance(
+        self, densities: Densities, fit: BridgeFit, proposed: Tensor, log_ratio: Tensor, x: Tensor,
+        target_ratio: Tensor,
+    ) -> tuple[float, list[str]]:  # fmt: skip
+        r"""Whether draws x (chains, draws, *shape) and weighted samples of q give equal means."""
+        few = max(1, MAX_DRAWS // x.shape[1])
+        x, target_ratio = x[:few], target_ratio[:few].flatten()
+        proposed, draws = proposed[:MAX_DRAWS], x.flatten(0, 1)
+        values = function_values(densities, torch.cat([proposed, draws]), proposed, draws)
+        # where the proposal is what a wrong sampler leads to, log p̃/q is what tells them apart
+        known = torch.cat([log_ratio[:MAX_DRAWS], target_ratio])
+        low, high = known[known.isfinite()].quantile(known.new_tensor([0.005, 0.995]))
+        one, other = (
+            torch.cat([ratio[: len(part), None].clamp(low, high), part.cpu()], 1)
+            for ratio, part in zip((log_ratio, target_ratio), values, strict=True)
+        )
+        scores = fit.imbalance(one, other.unflatten(0, x.shape[:2]))
+        scores[2:] *= SIGNIFICANT / LIMIT  # since there are many of them
+        largest = int(scores.abs().argmax())
+        z = float(scores[largest])
+        if abs(z) <= SIGNIFICANT:
+            return z, []
+        size = densities.support.size
+        name = function_name(largest - 1, size) if largest else "log p̃/q"
+        return z, [
+            f"draws of the chains disagree with weighted samples of the proposal in the mean of "
+            f"{name} (z = {z:.1f}): the target's advance does not leave it invariant, or chains "
+            "have not mixed; check advance, or increase burn_in"
+        ]
+
     def _unchecked(self, first: Draws, second: Draws | None, compared: bool) -> list[str]:
         r"""The checks of the chains that did not run."""
         reasons = []
@@ -216,6 +260,24 @@ class BridgeFit(NamedTuple):
         r"""s₁f₁ at any events: the probability that they came from the target."""
         shift = math.log(self.share / (1 - self.share))
         return torch.sigmoid(log_ratio.double() - self.log_z + shift)
+
+    def imbalance(self, proposal: Tensor, target: Tensor) -> Tensor:
+        r"""z-scores (k,) of ⟨g f₁⟩ − ⟨g f₂⟩, which is zero for any g, if draws are the target's.
+
+        g (n, k) at the first samples of the proposal, (chains, draws, k) at those of the target,
+        is centred such that the error of log Z does not matter.
+        """
+        f1, f2 = self.f_proposal[: len(proposal), None], self.f_target[: len(target), :, None]
+        if self.overlap <= 0 or min(f1.numel(), f2.numel()) < MIN_CHAINS:
+            return proposal.new_zeros(proposal.shape[1])
+        slopes = f1 * (1 - self.share * f1), f2 * (1 - (1 - self.share) * f2)
+        total = slopes[0].mean() + slopes[1].mean()
+        centre = ((slopes[0] * proposal).mean(0) + (slopes[1] * target).mean((0, 1))) / total
+        one, two = (proposal - centre) * f1, (target - centre) * f2
+        spread = [series.var() / effective_size(series) for series in two.unbind(2)]
+        error = (one.var(0) / len(one) + torch.stack(spread)).sqrt()
+        gap = one.mean(0) - two.mean((0, 1))
+        return torch.where(gap.abs() > 1e-9 * (1 + centre.abs()), gap / error, 0.0)
 
 
 def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:

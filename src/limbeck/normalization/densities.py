@@ -15,12 +15,14 @@ from torch.distributions import Distribution, Independent
 
 from limbeck.arguments import Seed, UserObject, checked_arguments
 from limbeck.arrays import full_precision
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall, parameters_of
 from limbeck.models.autoregressive import Autoregressive
+from limbeck.models.energy import Energy
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
+from limbeck.models.rbm import RBM
 from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
@@ -62,10 +64,37 @@ def check_target(target: Any, chains: bool = True) -> None:
         raise ArgumentError("target", received, expected)
     x = target.support.start(EVENTS, torch.Generator().manual_seed(0)).to(*place_of(target))
     with torch.no_grad(), evaluating(target):
-        log = _one_each(target.log_unnormalized(x[:8]), 8, "target")
+        try:
+            log = _one_each(target.log_unnormalized(x[:8]), 8, "target")
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if isinstance(error, LimbeckError):
+                raise
+            received = f"{type(error).__name__}: {error} (at events {tuple(x[:8].shape)})"
+            raise ArgumentError(
+                "target", received, f"a log density over {target.support}"
+            ) from error
         if log.isnan().any():
             raise ArgumentError("target", "log densities that are NaN", "numbers, or −∞")
         check_repeatable(target.log_unnormalized, x, "target")
+        own = isinstance(target, Energy | RBM) and getattr(target, "sampler", None) is None
+        if not own and callable(getattr(target, "advance", None)):
+            check_generator(target, x[:64])
+
+
+def check_generator(target: ChainTarget, x: Tensor) -> None:
+    r"""Refuse an `advance` that takes random numbers from elsewhere than its generator."""
+    try:
+        one, other = (
+            target.advance(x.clone(), 2, torch.Generator(x.device).manual_seed(0)) for _ in range(2)
+        )
+    except Exception:  # these may be no events for it: it will tell where it is used
+        return
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
+        return
+    same = torch.isclose(one, other, rtol=1e-4, equal_nan=True).flatten(1).all(1)
+    if float(same.double().mean()) < 0.9:  # but for rounding
+        received = "other chains in a second call with an equal generator, so runs would not repeat"
+        raise ArgumentError("advance", received, "random numbers from its argument generator only")
 
 
 def discrete_support(target: object, expected: str) -> Discrete:
@@ -153,6 +182,8 @@ def _one_each(log: object, n: int, argument: str) -> Tensor:
         kind = tuple(log.shape) if isinstance(log, Tensor) else type(log).__name__
         expected = f"a tensor of shape ({n},)"
         raise ArgumentError(argument, f"log densities {kind} of {n} events", expected)
+    if log.is_complex():
+        raise ArgumentError(argument, f"log densities of {log.dtype}", "real numbers")
     return log
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+import torch
 from rich.table import Table
 from torch import Tensor
 
@@ -102,10 +103,12 @@ class Verdict:
     Attributes:
         doubts: The checks that failed, as text.
         unchecked: The checks that did not run, as text; they do not count as passed.
+        assumption: What no check can tell, as text: about modes that nothing led to.
     """
 
     doubts: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    assumption: str = ""
 
     @property
     def state(self) -> str:
@@ -205,6 +208,7 @@ class LogPartition:
         verdict = Verdict(
             (*self.verdict.doubts, *other.verdict.doubts),
             (*self.verdict.unchecked, *other.verdict.unchecked),
+            self.verdict.assumption or other.verdict.assumption,
         )
         return LogPartition(
             self.value - other.value, error, " and ".join(methods), verdict, degrees=degrees,
@@ -221,7 +225,8 @@ class LogPartition:
         record: dict[str, Any] = plain({
             "value": self.value, "std_error": self.std_error, "interval_95": self.interval(),
             "method": self.method, "trustworthy": self.verdict.trustworthy,
-            "state": self.verdict.state, "reasons": self.verdict.reasons, "bounds": bounds,
+            "state": self.verdict.state, "reasons": self.verdict.reasons,
+            "assumption": self.verdict.assumption, "bounds": bounds,
             "diagnostics": self.diagnostics, "samples": self.samples, "sweeps": self.sweeps,
             "seed": self.seed, "seconds": self.seconds, "note": self.note,
         })  # fmt: skip
@@ -249,7 +254,7 @@ class LogPartition:
     def sentence(self) -> str:
         r"""The estimate in one sentence."""
         how = NAMES.get(self.method, self.method)
-        if self.std_error == 0 and self.verdict:
+        if self.std_error == 0 and self.verdict and not self.verdict.assumption:
             exactly = f"{self.quantity} is {self.value:.6f}, exactly"
             if events := self.diagnostics.get("events_compared"):
                 pairs = f"if sites interact only in pairs, as at all {events:,} events compared"
@@ -258,7 +263,8 @@ class LogPartition:
         value = with_error(self.value, self.std_error)
         if self.verdict:
             interval = self._interval_text(" to ")
-            return f"By {how}, {self.quantity} is {value} (95%: {interval}); all checks passed."
+            passed = "; ".join(filter(None, ["all checks passed", self.verdict.assumption]))
+            return f"By {how}, {self.quantity} is {value} (95%: {interval}); {passed}."
         *others, last = self.verdict.reasons
         reasons = "; ".join([*others, f"and {last}" if others else last])
         if self.verdict.state == "unchecked":
@@ -324,9 +330,16 @@ class Method:
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
             error = z.diagnostics["sampling_error"]
-            reasons, lacking, counts = check_modes(densities, x, z.value, error, log_weights)
+            starts = (getattr(self, name, None) for name in ("start", "second_start"))
+            events = [start.to(x) for start in starts if isinstance(start, Tensor)]
+            given = torch.cat(events) if events else None
+            reasons, lacking, counts = check_modes(densities, x, z.value, error, log_weights, given)
         z.std_error = math.hypot(z.std_error, lacking)
-        z.verdict = Verdict((*z.verdict.doubts, *reasons, *texts), z.verdict.unchecked)
+        led = "samples, chains" + (", or climbs from likely events" if counts else "")
+        z.verdict = Verdict(
+            (*z.verdict.doubts, *reasons, *texts), z.verdict.unchecked,
+            f"it is assumed that there is no mass to which none of its {led} led",
+        )  # fmt: skip
         z.diagnostics |= counts
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z

@@ -1,4 +1,4 @@
-r"""Modes of a discrete target by hill climbing, and whether an estimate of log Z misses any."""
+r"""Modes of a target by hill climbing, and whether an estimate of log Z misses any."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
+from limbeck.normalization.real_modes import MAX_SIZE, RealSearch, chosen_rows
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.samplers.gibbs import sweep
 from limbeck.supports import Discrete
 
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10  # around each event
+SINGULAR = (
+    "log p̃ rises so steeply towards a point that its integral seems to be infinite, or to lie "
+    "within a millionth of the samples' spread"
+)
+CROWDED = 5.0  # a z-score of too many visits; of all regions, chance gives one in 10⁴ estimates
 MAX_CALLS = 2000  # of log p̃ in a round over all sites; with more, nothing moves site by site
 
 
@@ -143,76 +149,107 @@ class Region(NamedTuple):
 @torch.no_grad()
 def check_modes(
     densities: Densities, x: Tensor, log_z: float, std_error: float,
-    log_weights: Tensor | None = None,
+    log_weights: Tensor | None = None, given: Tensor | None = None,
 ) -> tuple[list[str], float, dict[str, float]]:  # fmt: skip
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
     *shape) are in it that often, by `log_weights` (chains · draws,) if they have any: a binomial
-    test with effective numbers of draws. Not for densities, which may exceed Z.
+    test with effective numbers of draws. Over real numbers the sets are boxes.
 
     It returns reasons not to trust the estimate, the nats that it is too low by (above 0 also where
     draws are too few), and counts by name.
     """
-    support = densities.support
-    if not isinstance(support, Discrete) or not math.isfinite(log_z + std_error):
+    if not math.isfinite(log_z + std_error):
         return [], 0.0, {}
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    search = ModeSearch(densities, support, draws)
-    names, events, log_p = search.likely_events()
-    regions = [
-        Region(name, log_mass, 0.0, (draws == event).flatten(1).all(1).cpu())
-        for name, event, log_mass in zip(names, events, log_p, strict=True)
-    ]
-    regions += _union(regions, [(region.log_mass, 0.0) for region in regions], "events")
-    regions += search.neighbourhoods(names, events, log_p)
+    reasons = list[str]()
+    if isinstance(densities.support, Discrete):
+        search = ModeSearch(densities, densities.support, draws, given)
+        regions, count = search.regions()
+        evaluations = search.evaluations
+    elif densities.support.size > MAX_SIZE:
+        return [], 0.0, {}
+    else:
+        regions, reasons, evaluations = real_regions(densities, draws, given)
+        count = len(regions)
     if log_weights is None:
         effective = effective_size(densities.log_target(draws).cpu().reshape(x.shape[:2]))
     else:
         effective = weights_effective_size(log_weights)
         weights = torch.softmax(log_weights.double().cpu(), 0)
-    missed, lacking = [], 0.0
+    missed, crowded, lacking = [], [], 0.0
     for region in regions:
         inside = region.inside.double()
         if log_weights is None:
             share = float(inside.mean())
             size = min(effective, effective_size(inside.reshape(x.shape[:2])))
         else:
-            share, size = float(weights @ inside), effective
+            share, size = min(float(weights @ inside), 1.0), effective
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
         needed = max(1e-3, 2 * std_error)  # less changes log Z too little to matter
-        lowest = log_implied - SIGNIFICANT * math.hypot(std_error, region.error)
+        uncertain = SIGNIFICANT * math.hypot(std_error, region.error)
+        lowest, highest = log_implied - uncertain, math.exp(min(log_implied + uncertain, 0.0))
         p = math.exp(min(lowest, 0.0))
         least_gap = math.exp(min(lowest, 700.0)) - share
         if least_gap > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
             missed.append((region, log_implied, share, size))
+        elif region.error == 0 and share - highest > max(
+            needed, CROWDED * math.sqrt(share * (1 - share) / size)
+        ):  # where the mass is exact: an estimate of it may be low
+            crowded.append((region, log_implied, share, size))
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
-    counts: dict[str, float] = {"modes_checked": len(events)}
-    counts["modes_evaluations"] = search.evaluations
-    if not missed:
-        return [], lacking, counts
-    region, log_implied, share, size = min(missed, key=lambda m: (m[0].several, -m[0].log_mass))
+    counts: dict[str, float] = {"modes_checked": count, "modes_evaluations": evaluations}
+    if not missed and not crowded:
+        return reasons, lacking, counts
+    region, log_implied, share, size = min(
+        missed or crowded, key=lambda m: (m[0].several, -m[0].log_mass)
+    )
     draws_text = f"of about {size:,.0f} independent draws"
     visited = f"{share:.2%} {draws_text} are there" if share else f"none {draws_text} is there"
     implied = f"a probability of {math.exp(min(log_implied, 700.0)):.3g}"
     if log_implied > 0:
         implied = f"a probability above 1 (log Z is at least {region.log_mass:.6g})"
-    reason = (
-        f"the estimate implies {implied} for {region.name}, but {visited}: it misses this part of "
-        "the target; start chains there (start=, second_start=), use a proposal that covers it, "
-        "or anneal more slowly"
+    advice = (
+        "it misses this part of the target; start chains there (start=, second_start=), use a "
+        "proposal that covers it, or anneal more slowly"
     )
-    return [reason], lacking, counts
+    if not missed:
+        advice = "the draws are not the target's, or log Z is too high"
+    reason = f"the estimate implies {implied} for {region.name}, but {visited}: {advice}"
+    return [*reasons, reason], lacking, counts
+
+
+def real_regions(
+    densities: Densities, draws: Tensor, given: Tensor | None
+) -> tuple[list[Region], list[str], int]:
+    r"""Boxes around peaks over real numbers, a reason for doubt if one has no integral; calls."""
+    search = RealSearch(densities, draws, given)
+    boxes, regions, fresh = search.boxes(), list[Region](), list[tuple[float, float]]()
+    for number, box in enumerate(boxes):
+        rows, log_q = box.sample(1000, search.generator)
+        weights = search.log_p(rows) - log_q
+        shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
+        name = f"a box around ({shown}{', …' if len(box.peak) > 8 else ''}), found by climbing"
+        inside = box.contains(search.draws).cpu()
+        regions.append(Region(name, *_mass(weights.cpu(), -math.inf), inside))
+        for before in boxes[:number]:
+            weights = weights.masked_fill(before.contains(rows), -math.inf)
+        fresh.append(_mass(weights.cpu(), -math.inf))
+    reasons = [SINGULAR] if search.singular(boxes) else []
+    return regions + _union(regions, fresh, "boxes"), reasons, search.evaluations
 
 
 class ModeSearch:
     r"""Regions where a target has mass. It counts evaluations; NaN as a log density is no mass."""
 
-    def __init__(self, densities: Densities, support: Discrete, draws: Tensor) -> None:
-        self.densities, self.support, self.draws = densities, support, draws
+    def __init__(
+        self, densities: Densities, support: Discrete, draws: Tensor, given: Tensor | None = None
+    ) -> None:
+        self.densities, self.support, self.draws, self.given = densities, support, draws, given
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
@@ -224,6 +261,16 @@ class ModeSearch:
             expected = "numbers, or −∞ where there is no mass"
             raise ArgumentError("target", "a log density of +∞ at some events", expected)
         return log.nan_to_num(-math.inf, neginf=-math.inf)
+
+    def regions(self) -> tuple[list[Region], int]:
+        r"""Likely events, what lies around them, unions; and the number of events."""
+        names, events, log_p = self.likely_events()
+        regions = [
+            Region(name, log_mass, 0.0, (self.draws == event).flatten(1).all(1).cpu())
+            for name, event, log_mass in zip(names, events, log_p, strict=True)
+        ]
+        regions += _union(regions, [(region.log_mass, 0.0) for region in regions], "events")
+        return regions + self.neighbourhoods(names, events, log_p), len(events)
 
     def likely_events(self) -> tuple[list[str], Tensor, list[float]]:
         r"""Constant events and those that climbs lead to: names, events (m, *shape) and log p̃."""
@@ -237,9 +284,12 @@ class ModeSearch:
         names = [f"the event of all {value:g}" for value in values.tolist()]
         climbed = constant[:0]
         if self.rbm is not None or self.sites_are_few:
-            rows = torch.randint(len(draws), (16,), generator=self.generator, device=draws.device)
+            some = chosen_rows(draws, 16, self.generator)
             random = support.start(16, self.generator, draws.device, draws.dtype)
-            peaks = tops(self.rbm or self, torch.cat([constant, random, draws[rows]]), 20)
+            starts = [constant, random, some, *self._images(some)]
+            if self.given is not None:
+                starts.append(chosen_rows(self.given.to(draws), 16, self.generator))
+            peaks = tops(self.rbm or self, torch.cat(starts), 20)
             climbed = _distinct(*peaks, constant)
         for event in climbed:
             shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
@@ -250,6 +300,18 @@ class ModeSearch:
         possible = log_p > -math.inf
         names = list(itertools.compress(names, possible.tolist()))
         return names, torch.cat([constant, climbed])[possible], log_p[possible].tolist()
+
+    def _images(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Events (n, *shape) with all values reversed, and with other values in cyclic order.
+
+        Where a symmetry relates modes, the images of draws of one lie in the others.
+        """
+        support, codes = self.support, self.support.encode(x)
+        shape = (len(x), *(1 for _ in support.shape))
+        shift = torch.randint(support.count, shape, generator=self.generator, device=x.device)
+        return support.decode(support.count - 1 - codes), support.decode(
+            (codes + shift) % support.count
+        )
 
     def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
         r"""What lies around events, and around short chains from random events; and all of it."""
@@ -263,13 +325,19 @@ class ModeSearch:
             moved = target.sites(x, LOCAL_SWEEPS, self.generator)
         else:  # site by site: a sampler of the user's may jump between modes
             moved, logs = x, None
+            for step in range(LOCAL_SWEEPS):  # chains from random events cool down first
+                beta = (step + 1) / LOCAL_SWEEPS
+                elsewhere, _ = sweep(
+                    self.log_unnormalized, elsewhere, support, self.generator, beta=beta
+                )
+            moved[-LOCAL_CHAINS:] = elsewhere
             for _ in range(LOCAL_SWEEPS):
                 moved, logs = sweep(
                     self.log_unnormalized, moved, support, self.generator, known=logs
                 )
         chains = self._codes(moved).split(LOCAL_CHAINS)
         names = [f"{name} and the events around it" for name in names]
-        names.append("the events that short chains from random starts reach")
+        names.append("the events that chains from random starts reach as they cool down")
         centres, exact_masses = self._codes(events), [*log_p, -math.inf]
         drawn, regions, before = self._codes(self.draws), list[Region](), list[Neighbourhood]()
         fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors

@@ -1,0 +1,151 @@
+r"""Regions of high density over the real numbers: where climbs end, and the mass of boxes there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limbeck.normalization.densities import Densities
+from limbeck.samplers.chains import start_events
+
+MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
+ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
+DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
+INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
+
+
+class Box(NamedTuple):
+    r"""A box around a peak (size,), with widths (2, size) below and above it."""
+
+    peak: Tensor
+    widths: Tensor
+
+    def contains(self, rows: Tensor) -> Tensor:
+        r"""Whether rows (n, size) are inside, (n,)."""
+        below, above = self.widths
+        return ((rows >= self.peak - below) & (rows <= self.peak + above)).all(1)
+
+    def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        r"""Rows (n, size) and their log densities: on each side a normal cut at two deviations."""
+        shape, device = (2, n, len(self.peak)), self.peak.device
+        side, u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        below, above = self.widths
+        total = below + above
+        t = torch.special.ndtri(0.5 + INSIDE * u)
+        log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / 2) - total.log()
+        rows = self.peak + torch.where(side < above / total, above, -below) * t / 2
+        return rows, log.sum(1)
+
+
+def chosen_rows(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    r"""Rows at random, some perhaps more than once."""
+    return x[torch.randint(len(x), (n,), generator=generator, device=x.device)]
+
+
+class RealSearch:
+    r"""Peaks of a density over real numbers, from draws (n, *shape) and other events."""
+
+    def __init__(self, densities: Densities, draws: Tensor, given: Tensor | None) -> None:
+        self.densities, self.given, self.evaluations = densities, given, 0
+        self.generator = densities.generator("modes")
+        self.draws = draws.flatten(1).double()
+        self.centre = self.draws.median(0).values
+        spread = (self.draws - self.centre).abs().median(0).values
+        spread = torch.where(spread > 0, spread, (self.draws - self.centre).abs().amax(0))
+        self.spread = torch.where(spread > 0, spread, 1.0)
+
+    def log_p(self, rows: Tensor) -> Tensor:
+        r"""log p̃ (n,) of rows (n, size); −∞ where it is no number, or +∞ at a single point."""
+        self.evaluations += len(rows)
+        x = rows.to(self.densities.dtype).reshape(-1, *self.densities.support.shape)
+        try:
+            log = self.densities.target.log_unnormalized(x).double()
+        except Exception:  # a user's function may fail where no chain comes
+            return rows.new_full((len(rows),), -math.inf)
+        return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
+
+    def starts(self) -> Tensor:
+        r"""Draws and their mirror images, the target's own starts, data, and events far out."""
+        some = chosen_rows(self.draws, 16, self.generator)
+        own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
+        parts = [some, -some[:4], 2 * self.centre - some[4:8], 0 * some[:1], own]
+        place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
+        far = 2 ** (10 * torch.rand(4096, 1, **place))
+        wide = self.centre + far * self.spread * torch.randn(4096, some.shape[1], **place)
+        low, high = self.draws.aminmax(dim=0)
+        wide = wide[((wide < low) | (wide > high)).any(1)]
+        log = self.log_p(wide)
+        wide, log = wide[log > -math.inf], log[log > -math.inf]
+        if len(wide):  # the highest; and any, since a density may be flat between gaps
+            highest = wide[log.topk(min(16, len(log))).indices]
+            parts += [highest, chosen_rows(wide, 16, self.generator)]
+        if self.given is not None:
+            parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
+        starts = torch.cat(parts)
+        return starts[self.log_p(starts) > -math.inf]
+
+    def climb(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The rows (n, size) where climbs end, and log p̃ there."""
+        rows, value = rows.clone(), self.log_p(rows)
+        step = self.spread.expand_as(rows).clone()
+        for _ in range(ROUNDS):
+            for k in range(rows.shape[1]):
+                better = torch.zeros_like(value, dtype=torch.bool)
+                for sign in (-1, 1):
+                    other = rows.clone()
+                    other[:, k] += sign * step[:, k]
+                    log = self.log_p(other)
+                    gain = log > value
+                    rows, value = (
+                        torch.where(gain[:, None], other, rows),
+                        torch.where(gain, log, value),
+                    )
+                    better |= gain
+                step[:, k] *= torch.where(better, 2.0, 0.5)
+        return rows, value
+
+    def widths(self, peaks: Tensor, value: Tensor) -> Tensor:
+        r"""How far (n, 2, size) from peaks, on each side, log p̃ has fallen by `DROP`."""
+        n, size = peaks.shape
+        scales = 2.0 ** torch.arange(-26, 12, device=peaks.device, dtype=torch.float64)
+        widths = peaks.new_empty(n, 2, size)
+        for k in range(size):
+            for side, sign in enumerate((-1, 1)):
+                other = peaks[:, None].repeat(1, len(scales), 1)
+                other[:, :, k] += sign * scales * self.spread[k]
+                low = self.log_p(other.flatten(0, 1)).view(n, -1) < value[:, None] - DROP
+                first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
+                widths[:, side, k] = scales[first] * self.spread[k]
+        return widths
+
+    def boxes(self, most: int = 12) -> list[Box]:
+        r"""Boxes around the peaks that seem to have most of the mass; one may lie in another."""
+        peaks, value = self.climb(self.starts())
+        if not len(peaks):
+            return []
+        peaks = peaks[value.argsort(descending=True)]
+        value = value.sort(descending=True).values
+        widths, boxes = self.widths(peaks, value), list[Box]()
+        for k in (value + widths.sum(1).log().sum(1)).argsort(descending=True).tolist():
+            new = Box(peaks[k], widths[k])
+            same = any(
+                bool(box.contains(new.peak[None]) & new.contains(box.peak[None])) for box in boxes
+            )  # a spike may be in the box of a broad peak, but not the broad peak in the spike's
+            if len(boxes) < most and not same:
+                boxes.append(new)
+        return boxes
+
+    def singular(self, boxes: list[Box]) -> bool:
+        r"""Whether r^d p̃ hardly falls from the samples' spread to a millionth of it, at a peak."""
+        size = len(self.centre)
+        rays = torch.randn(32, size, generator=self.generator, device=self.centre.device).double()
+        rays = torch.nn.functional.normalize(rays) * self.spread
+        for box in boxes:
+            far, near = (self.log_p(box.peak + r * rays) for r in (1.0, 1e-6))
+            fall = (far - near + size * math.log(1e6))[(far > -math.inf) & (near > -math.inf)]
+            if len(fall) and float(fall.median()) < 3.0:
+                return True
+        return False
