@@ -259,14 +259,17 @@ def spike_and_slab() -> Iterator[tuple[str, Callable[[], Problem]]]:
 
         yield f"spike of width {scale} in N(0, I), d={dim} share={share}", spike
     for share, size in itertools.product((0.02, 0.2, 0.5, 0.95), (16, 40)):
-        for place in ("all zeros", "random event", "random event with a funnel"):
+        for place in (
+            "all zeros", "random event", "random event with a narrow funnel",
+            "random event with a wide funnel",
+        ):  # fmt: skip
 
             def event(w: float = share, n: int = size, where: str = place) -> Problem:
                 peak = torch.zeros(n)
                 if where != "all zeros":
                     peak = torch.randint(2, (n,), generator=generator(n)).float()
                 height = math.log(w / (1 - w)) + n * math.log(2)
-                width = 2 * n // 5 if "funnel" in where else 0
+                width = {"narrow": 4, "wide": 2 * n // 5}.get(where.split()[-2], 0)
 
                 def log_p(distance: Tensor) -> Tensor:
                     fall = height * (1 - distance / (width + 1))
@@ -277,7 +280,8 @@ def spike_and_slab() -> Iterator[tuple[str, Callable[[], Problem]]]:
 
                 k = torch.arange(n + 1, dtype=torch.float64)
                 log_z = float((log_binomial(n) + log_p(k)).logsumexp(0))
-                needle = where == "random event"
+                # of 40 bits, one event in 10 million is within 4 turns of the peak
+                needle = where == "random event" or (width == 4 and n == 40)
                 return Problem(lb.Energy(energy, lb.Binary(n)), log_z, needle=needle)
 
             yield f"spike at {place}, N={size} share={share}", event
