@@ -1,7 +1,7 @@
 r"""Posteriors whose evidence is known: exact draws of each, and log Z by quadrature.
 
-Nuisance parameters are integrated in closed form, and one to three others on a grid. Draws are exact:
-a cell of the grid, a point in it by rejection, and the rest from their conditional distributions.
+Most parameters are integrated in closed form, and one to three others on a grid. Draws are exact: a
+cell of the grid, a point in it by rejection, and the rest from their conditional distributions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ class Problem:
     log_z: float
     support: Any = None
     gaussian: bool = False
-    start: list[Any] = field(default_factory=list)
 
 
 class Grid:
@@ -48,9 +47,13 @@ class Grid:
         while count < n:
             cell = torch.searchsorted(p.cumsum(0) / p.sum(), torch.rand(2 * n, generator=g))
             cell = cell.clamp_max(len(p) - 1)
-            x = self.points[cell] + self.width * (torch.rand(2 * n, len(self.width), generator=g) - 0.5)
+            x = self.points[cell] + self.width * (
+                torch.rand(2 * n, len(self.width), generator=g) - 0.5
+            )
             gain = self.log(x) - self.values[cell]
-            accepted = torch.rand(2 * n, generator=g) < (gain - 1.0).exp()  # cells vary by less than e
+            accepted = (
+                torch.rand(2 * n, generator=g) < (gain - 1.0).exp()
+            )  # cells vary by less than e
             kept.append(x[accepted])
             count += int(accepted.sum())
         return torch.cat(kept)[:n]
@@ -275,24 +278,33 @@ def banana(d: int = 4) -> Problem:
     return Problem(f"banana, d = {d}", log, sample, 2.0)
 
 
-def others() -> Iterator[Problem]:
+def eight_schools() -> Problem:
     y = torch.tensor([28.0, 8, -3, 7, -1, 1, 18, 12])
     s = torch.tensor([15.0, 10, 16, 11, 9, 11, 10, 18])
-    yield groups("eight schools", y, s, 5.0, HalfCauchy(5.0).log_prob)
+    return groups("eight schools", y, s, 5.0, HalfCauchy(5.0).log_prob)
+
+
+def random_intercepts() -> Problem:
     g = torch.Generator().manual_seed(4)
     means = 1 + 0.8 * torch.randn(12, generator=g) + torch.randn(12, generator=g) / math.sqrt(5)
     size = torch.full((12,), 1 / math.sqrt(5))
-    yield groups("random intercepts", means, size, 5.0, HalfNormal(2.0).log_prob)
-    yield mixture()
-    yield gaussian_process()
-    yield student_t_regression()
-    yield horseshoe()
-    yield shells(2)
-    yield shells(5)
-    yield banana()
+    return groups("random intercepts", means, size, 5.0, HalfNormal(2.0).log_prob)
 
 
-def regressions(folder: Path) -> Iterator[Problem]:
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path, allow_pickle=False) as data:
-            yield regression(path.stem, dict(data))
+OTHERS = {
+    "shells, d = 2": lambda: shells(2), "shells, d = 5": lambda: shells(5), "banana, d = 4": banana,
+    "eight schools": eight_schools, "random intercepts": random_intercepts,
+    "horseshoe": horseshoe, "Student-t regression": student_t_regression,
+    "GP hyperparameters": gaussian_process, "mixture model": mixture,
+}  # fmt: skip
+
+
+def read_regression(path: Path) -> Problem:
+    with np.load(path, allow_pickle=False) as data:
+        return regression(path.stem, dict(data))
+
+
+def problems(folder: Path | None, only: str) -> Iterator[Problem]:
+    yield from (make() for name, make in OTHERS.items() if only in name)
+    paths = [] if folder is None else sorted(folder.glob("*.npz"))
+    yield from (read_regression(path) for path in paths if only in path.stem)

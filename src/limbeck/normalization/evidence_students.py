@@ -138,41 +138,44 @@ def _thinnest_shell(ellipse: StudentT, x: Tensor) -> StudentT:
 class Autoregressive:
     r"""Conditional densities, one variable after the other, of Student t form.
 
-    Location and log scale of each are quadratic in those before it, as in hierarchical models,
-    whose scales come first.
+    Location and log scale of each are functions of those before it: linear terms, squares, and
+    products with the first, as in hierarchical models, whose scales come first.
 
     Arguments:
         x: Whitened rows (n, dim).
         factor: The lower triangular factor that they were whitened by.
+        sort: Whether those come first that the scale or the location of others depends on.
     """
 
-    def __init__(self, x: Tensor, factor: Tensor) -> None:
+    def __init__(self, x: Tensor, factor: Tensor, sort: bool) -> None:
         n, dim = x.shape
         self.factor = factor / factor.norm(dim=1, keepdim=True)
         rows = x @ self.factor.T
-        # those come first by which the scale or the location of others is determined
-        standard = (rows - rows.mean(0)) / rows.std(0)
-        drives = (standard.T @ _standardised(standard.square().clamp_min(1e-12).log()) / n).square()
-        drives += (_standardised(standard.square()).T @ standard / n).square()
-        drives.fill_diagonal_(0.0)
-        self.order = (drives.sum(1) - drives.sum(0)).argsort(descending=True)
+        self.order = torch.arange(dim)
+        if sort:
+            standard = _standardised(rows)
+            logs = _standardised(standard.square().clamp_min(1e-12).log())
+            drives = (standard.T @ logs / n).square()
+            drives += (_standardised(standard.square()).T @ standard / n).square()
+            drives.fill_diagonal_(0.0)
+            self.order = (drives.sum(1) - drives.sum(0)).argsort(descending=True)
         rows = rows[:, self.order]
-        self.location = torch.zeros(dim, 2 * dim + 1, dtype=x.dtype)
+        self.location = torch.zeros(dim, 3 * dim + 1, dtype=x.dtype)
         self.log_scale = torch.zeros_like(self.location)
         self.log_degrees = torch.full((dim,), 3.0, dtype=x.dtype)
         mask = torch.tril(torch.ones(dim, dim, dtype=x.dtype), -1)
-        self.mask = torch.cat([mask, mask, torch.ones(dim, 1, dtype=x.dtype)], 1)
+        self.mask = torch.cat([*[mask] * 3, torch.ones(dim, 1, dtype=x.dtype)], 1)
         parameters = [self.location, self.log_scale, self.log_degrees]
         with torch.enable_grad():
             for parameter in parameters:
                 parameter.requires_grad_()
             optimizer = torch.optim.LBFGS(
-                parameters, max_iter=150, history_size=20, line_search_fn="strong_wolfe"
+                parameters, max_iter=400, history_size=50, line_search_fn="strong_wolfe"
             )
 
             def closure() -> Tensor:
                 optimizer.zero_grad()
-                penalty = (self.location.square().sum() + self.log_scale.square().sum()) / n
+                penalty = (self.location.square().sum() + self.log_scale.square().sum()) / (10 * n)
                 loss = penalty - self._log_prob(rows).mean()
                 loss.backward()
                 return loss
@@ -186,9 +189,10 @@ class Autoregressive:
     def _conditional(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Locations and log scales (n, dim) of rows in order."""
         bounded = 5 * (x / 5).tanh()  # so that extrapolation stays tame
-        features = torch.cat([x, bounded.square(), torch.ones_like(x[:, :1])], 1)
-        scale = torch.cat([bounded, bounded.square(), torch.ones_like(x[:, :1])], 1)
-        return features @ (self.location * self.mask).T, scale @ (self.log_scale * self.mask).T
+        first = bounded[:, :1]
+        rest = [bounded.square(), first * bounded, torch.ones_like(first)]
+        location = torch.cat([x, *rest], 1) @ (self.location * self.mask).T
+        return location, torch.cat([bounded, *rest], 1) @ (self.log_scale * self.mask).T
 
     def _log_prob(self, x: Tensor) -> Tensor:
         location, log_scale = self._conditional(x)
@@ -240,7 +244,7 @@ class SplineFlow:
         generator = torch.Generator().manual_seed(seed)
         rows = x.float()
         cut = len(rows) - len(rows) // 5
-        self.flow = Flow(x.shape[1], generator=generator).start_from(rows)
+        self.flow = Flow(x.shape[1], dtype=torch.float32, generator=generator).start_from(rows)
         distill(
             None, self.flow, rows[:cut], kl(), held_out=rows[cut:], steps=1500, every=50,
             patience=6, batch_size=min(256, cut), lr=2e-3, seed=seed, device="cpu",
@@ -264,7 +268,7 @@ def candidates(kind: str, x: Tensor) -> Iterator[tuple[str, float]]:
     if "student_t" in kinds:
         yield from (("student_t", degrees) for degrees in reversed(DEGREES))
     if "autoregressive" in kinds and dim > 1:
-        yield "autoregressive", 0
+        yield from (("autoregressive", sort) for sort in (0, 1))
     if "radial" in kinds:
         yield from (("radial", k) for k in (1, 2, 4) if n // k >= 100 + 10 * dim or k == 1)
     if "mixture" in kinds:
@@ -284,7 +288,7 @@ def fit_student(
             return StudentT(x, setting)
         if kind == "autoregressive":
             assert factor is not None
-            return Autoregressive(x, factor)
+            return Autoregressive(x, factor, bool(setting))
         if kind == "radial":
             return Radial(x, int(setting), generator)
         if kind == "mixture":

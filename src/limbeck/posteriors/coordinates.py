@@ -141,7 +141,8 @@ class Coordinates:
                 own = support if given is None else given.get(name)
                 transform = _transform(own, label("support", name if given else ""))
                 parts.append(_Part(label("draws", name), columns, shape, transform, shown(own)))
-        self.parts = parts
+        # scales and the like come first: others depend on them in hierarchical models
+        self.parts = parts = sorted(parts, key=lambda part: part.transform is None)
         columns = [column for part in parts for column in part.columns]
         self._order = torch.tensor(columns).argsort()
         self.sizes: list[int] = []  # coordinates of each part
@@ -178,10 +179,8 @@ class Coordinates:
 
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Rows (n, numbers of a draw) of unconstrained rows (n, dim), and log volumes (n,)."""
-        values, volumes = zip(
-            *(part.constrained(v) for part, v in zip(self.parts, u.split(self.sizes, 1), strict=True)),
-            strict=True,
-        )  # fmt: skip
+        pieces = zip(self.parts, u.split(self.sizes, 1), strict=True)
+        values, volumes = zip(*(part.constrained(v) for part, v in pieces), strict=True)
         return torch.cat(values, 1)[:, self._order.to(u.device)], torch.stack(volumes).sum(0)
 
     def unconstrained(self, rows: Tensor) -> Tensor:

@@ -52,8 +52,9 @@ class LogDensity:
         self._call = self._find_call(few, dtype)
         try:
             with torch.enable_grad():
-                log = self._evaluate(few.clone().requires_grad_(), self._call)
-            self.differentiable = log.requires_grad
+                few = few.clone().requires_grad_()
+                torch.autograd.grad(self._evaluate(few, self._call).sum(), few)
+            self.differentiable = True
         except Exception:  # of the user's code, such as NumPy functions
             self.differentiable = False
 
@@ -160,7 +161,7 @@ class LogDensity:
             if len(rows) > 1:
                 return torch.cat([self._protected(part) for part in rows.tensor_split(2)])
             self.failures += 1
-            return -math.inf * (1 + rows.detach().abs().sum(1)).nan_to_num(1.0)
+            return 0 * rows.nan_to_num(0.0, 0.0, 0.0).sum(1) - math.inf  # with a derivative of 0
 
     @torch.no_grad()
     def unused(self, rows: Tensor) -> list[str]:
