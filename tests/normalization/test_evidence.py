@@ -125,7 +125,7 @@ def test_differences_are_caught_by_sweeps():
     check(quick(log_density, draws), 2.5 * LOG_2PI + 7)
     shifted = draws + torch.tensor([0.3, 0, 0, 0, 0])
     for wrong in (shifted, 0.85 * draws, 1.2 * draws):
-        e = quick(log_density, wrong)
+        e = quick(log_density, wrong, sweeps=10)
         assert e.verdict.state == "doubtful"
         assert any("sweeps" in reason for reason in e.verdict.reasons)
 

@@ -152,8 +152,8 @@ class PosteriorSample:
         _, name, setting, student = best
         if name in ("gaussian", "student_t", "autoregressive"):  # others may come out otherwise
             student = fit_student(name, setting, z, self.seed, affine.factor) or student
-        number = f" ({setting:g})" if name in ("mixture", "radial", "student_t") else ""
-        return name + number, student
+        suffix = f" ({setting:g})" if name in ("mixture", "radial", "student_t") else ""
+        return name + suffix, student
 
 
 def average(sides: Sequence[Side]) -> LogPartition:
@@ -172,12 +172,12 @@ def average(sides: Sequence[Side]) -> LogPartition:
     error = math.sqrt(variance) if math.isfinite(variance) else math.inf
     lower = [mean_bound(side.proposed) for side in sides]
     upper = [_upper(side) for side in sides]
-    bounds = [
+    low, high = (
         Bound(sum(pair) / 2, math.hypot(*(bound.std_error for bound in pair)) / 2)
         for pair in (lower, upper)
-    ]
+    )
     return LogPartition(
-        sum(fit.log_z for fit in fits) / 2, error, "bridge", Verdict(), *bounds,
+        sum(fit.log_z for fit in fits) / 2, error, "bridge", Verdict(), low, high,
         {
             "student": " and ".join(dict.fromkeys(side.name for side in sides)),
             "ess": sum(fit.ess for fit in fits), "sampling_error": error,

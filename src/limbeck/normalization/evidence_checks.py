@@ -82,7 +82,7 @@ class Checks:
         order = torch.randperm(len(u), generator=self.sample.generator(1))
         for far in (50.0, 1e6):
             z = self.affine.whiten(u[order[:200]])
-            target = _Whitened(self.sample.target, self.affine)
+            target: Any = _Whitened(self.sample.target, self.affine)  # without chains
             if reasons := tail_doubts(Densities(target), z, far):
                 self.doubts += reasons
                 return
