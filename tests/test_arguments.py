@@ -27,7 +27,7 @@ MODULES = (
 RECORDS = {
     "Batch", "Bernoulli", "Callback", "Categorical", "Compressed", "Condensed", "Fidelity",
     "LogPartition", "Mixture", "MultivariateNormal", "Normal", "Poisson", "Portable", "Result",
-    "StreamEnded", "TeacherError",
+    "StreamEnded", "TeacherError", "EvidenceComparison", "Program",
 }  # fmt: skip
 # called by the loop, in every step or once, and not by users; and what only classes here call
 CONTRACT = {

@@ -190,6 +190,38 @@ def test_a_forgotten_jacobian():
     check(e, 0.0)
 
 
+@pytest.mark.slow
+def test_a_funnel():
+    d = 10
+
+    def log_density(x):
+        scale = (x[:, :1] / 2).exp()
+        rest = Normal(0.0, 1.0).log_prob(x[:, 1:] / scale) - scale.log()
+        return Normal(0.0, 3.0).log_prob(x[:, 0]) + rest.sum(1)
+
+    v = 3 * normal_draws(2000, 1)
+    draws = torch.cat([v, (v / 2).exp() * normal_draws(2000, d - 1, 1)], 1)
+    for each in (draws, draws[draws[:, 0] > -3]):  # exact ones, and those of a chain that is stuck
+        e = lb.log_evidence(log_density, each)
+        assert not e.verdict or abs(e.value) < 4.5 * e.std_error
+
+
+@pytest.mark.slow
+def test_a_linear_regression_from_scratch():
+    g = generator(3)
+    n, d = 100, 20
+    X = torch.randn(n, d, generator=g, dtype=torch.float64)
+    y = X @ torch.linspace(-1, 1, d).double() + torch.randn(n, generator=g, dtype=torch.float64)
+    truth = MultivariateNormal(torch.zeros(n).double(), torch.eye(n) + X @ X.T).log_prob(y).item()
+
+    def log_density(b):
+        return Normal(b @ X.T, 1.0).log_prob(y).sum(1) + Normal(0.0, 1.0).log_prob(b).sum(1)
+
+    sampler = lb.samplers.HMC(log_density, torch.zeros(100, d).double()).burn_in(200)
+    draws = torch.stack([sampler.step() for _ in range(20)], 1)
+    check(lb.log_evidence(log_density, draws), truth)
+
+
 def test_an_improper_density_is_doubtful():
     def log_density(x):  # flat in x₁ − x₂
         return -(x[:, 0] + x[:, 1]).square() / 2
