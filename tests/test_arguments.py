@@ -26,8 +26,8 @@ MODULES = (
 # made by limbeck itself: results, errors, and tuples that vmap sees through
 RECORDS = {
     "Batch", "Bernoulli", "Callback", "Categorical", "Compressed", "Condensed", "Fidelity",
-    "FreeEnergyCurve", "LogPartition", "Mixture", "MultivariateNormal", "Normal", "Poisson",
-    "Portable", "Result", "StreamEnded", "TeacherError",
+    "EvidenceComparison", "FreeEnergyCurve", "LogPartition", "Mixture", "MultivariateNormal",
+    "Normal", "Poisson", "Portable", "Program", "Result", "StreamEnded", "TeacherError",
 }  # fmt: skip
 # called by the loop, in every step or once, and not by users; and what only classes here call
 CONTRACT = {

@@ -55,12 +55,15 @@ if TYPE_CHECKING:
     from limbeck.models.rbm import RBM
     from limbeck.normalization.annealing import AIS
     from limbeck.normalization.bridge import Bridge
+    from limbeck.normalization.compare_evidence import EvidenceComparison, compare_evidence
     from limbeck.normalization.curve import FreeEnergyCurve, free_energy_curve
     from limbeck.normalization.estimate import LogPartition
+    from limbeck.normalization.evidence import log_evidence
     from limbeck.normalization.importance import Importance, expected_statistics, free_energy
     from limbeck.normalization.log_partition import Exact, exact_log_z, log_partition
     from limbeck.normalization.normalize import normalize
     from limbeck.normalization.tempering import Tempering
+    from limbeck.posteriors.programs import Program, from_numpyro, from_pymc
     from limbeck.posteriors.read import as_draws
     from limbeck.posteriors.stream import StreamEnded
     from limbeck.samplers.chains import Chains
@@ -80,16 +83,17 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AIS", "MADE", "MLP", "NADE", "RBM", "ArgumentError", "Batch", "BatchedMLP", "Bernoulli",
     "Binary", "Bridge", "Categorical", "Chains", "CheckpointError", "Compressed", "Condensed",
-    "DeepNADE", "DistilledClassifier", "DistilledRegressor", "Energy", "Ensemble", "Exact",
-    "Fidelity", "FreeEnergyCurve", "GaussianMixture", "GradientUpdate", "HeldOutWarning",
-    "Importance",
-    "InexactTeacherError", "LimbeckError", "LimbeckWarning", "LogPartition", "Mixture",
-    "MultivariateNormal", "Normal", "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed",
-    "PseudoDrawWarning", "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored",
-    "StreamEnded", "Symmetrized", "Table", "Teacher", "TeacherCache", "TeacherError", "Tempering",
-    "Trees", "as_draws", "callbacks", "clamp", "compress", "condense", "distill", "ep_logistic",
-    "evaluate", "exact_log_z", "expected_statistics", "export", "free_energy", "free_energy_curve",
-    "inputs", "load", "log_partition", "losses", "normalize", "samplers", "schedules", "steps",
+    "DeepNADE", "DistilledClassifier", "DistilledRegressor", "Energy", "Ensemble",
+    "EvidenceComparison", "Exact", "Fidelity", "FreeEnergyCurve", "GaussianMixture",
+    "GradientUpdate", "HeldOutWarning", "Importance", "InexactTeacherError", "LimbeckError",
+    "LimbeckWarning", "LogPartition", "Mixture", "MultivariateNormal", "Normal",
+    "NotDifferentiableError", "Opaque", "Poisson", "Preprocessed", "Program", "PseudoDrawWarning",
+    "Real", "Result", "SampleBag", "Spins", "States", "StepwiseEM", "Stored", "StreamEnded",
+    "Symmetrized", "Table", "Teacher", "TeacherCache", "TeacherError", "Tempering", "Trees",
+    "as_draws", "callbacks", "clamp", "compare_evidence", "compress", "condense", "distill",
+    "ep_logistic", "evaluate", "exact_log_z", "expected_statistics", "export", "free_energy",
+    "free_energy_curve", "from_numpyro", "from_pymc", "inputs", "load", "log_evidence",
+    "log_partition", "losses", "normalize", "samplers", "schedules", "steps",
 ]  # fmt: skip
 
 # modules are imported when something of theirs is used, so that `--help` need not wait
@@ -109,12 +113,14 @@ _NAMES = {
     "models.clamp": "clamp", "models.deep_nade": "DeepNADE", "models.energy": "Energy",
     "models.made": "MADE",
     "models.nade": "NADE", "models.rbm": "RBM", "normalization.annealing": "AIS",
-    "normalization.bridge": "Bridge", "normalization.curve": "FreeEnergyCurve free_energy_curve",
-    "normalization.estimate": "LogPartition",
+    "normalization.bridge": "Bridge",
+    "normalization.compare_evidence": "EvidenceComparison compare_evidence",
+    "normalization.curve": "FreeEnergyCurve free_energy_curve",
+    "normalization.estimate": "LogPartition", "normalization.evidence": "log_evidence",
     "normalization.importance": "Importance expected_statistics free_energy",
     "normalization.log_partition": "Exact exact_log_z log_partition",
     "normalization.normalize": "normalize", "normalization.tempering": "Tempering",
-    "posteriors.read": "as_draws",
+    "posteriors.programs": "Program from_numpyro from_pymc", "posteriors.read": "as_draws",
     "posteriors.stream": "StreamEnded", "samplers.chains": "Chains",
     "supports": "Binary Real Spins States", "tables.table": "Table",
     "teachers.base": "Opaque Teacher", "teachers.cache": "TeacherCache",

@@ -236,6 +236,7 @@ FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are ad
         "bytes": False,
     },
     "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
+    "evidence": {"std_error": False, "value": True, "lower": True, "upper": False},
 }  # fmt: skip
 CLASS_FIGURES = (  # of one class
     "average_precision", "rare_recall", "worst_recall", "rare_kl", "average_precision_retention",

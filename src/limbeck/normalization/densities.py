@@ -347,32 +347,34 @@ class Densities:
 
 
 @torch.no_grad()
-def tail_doubts(densities: Densities, x: Tensor) -> list[str]:
+def tail_doubts(densities: Densities, x: Tensor, far: float = FAR) -> list[str]:
     r"""A reason for doubt if a density over real numbers does not fall off far from the samples.
 
     If its integral is finite, t p̃ at distance t on a line, and r^d p̃ on a ray, fall from near the
-    samples x (n, *shape) to a million times further out: for a Student t by 13.8 ν nats.
+    samples x (n, *shape) to `far` times further out: if a million, for a Student t by 13.8 ν nats.
     """
     if densities.support.discrete:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflow is no surprise so far out
-        for direction, far, near, dimension in _far_points(densities, x):
+        for direction, points, near, dimension in _far_points(densities, x, far):
             try:
-                log = densities.target.log_unnormalized(far.reshape(-1, *x.shape[1:]))
+                log = densities.target.log_unnormalized(points.reshape(-1, *x.shape[1:]))
             except Exception:  # a user's function may fail where no chain comes
                 continue
-            fall = near - (log.double() + dimension * math.log(FAR))
+            fall = near - (log.double() + dimension * math.log(far))
             known = near.isfinite() & ~log.isnan()
             if known.any() and (fall[known] < 3.0).double().mean() > 0.1:
                 return [
-                    f"log p̃ hardly falls off {direction}, a million times further out than the "
-                    "proposal's samples: its integral seems to be infinite, and there is no log Z"
+                    f"log p̃ hardly falls off {direction}, {far:,.0f} times further out than the "
+                    "samples: its integral seems to be infinite, and there is no log Z"
                 ]
     return []
 
 
-def _far_points(densities: Densities, x: Tensor) -> Iterator[tuple[str, Tensor, Tensor, int]]:
+def _far_points(
+    densities: Densities, x: Tensor, distance: float
+) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     r"""By direction: points far out, log p̃ near the samples, and the dimension of the shells."""
     rows, size = x.flatten(1), densities.support.size
     centre = rows.median(0).values
@@ -384,11 +386,11 @@ def _far_points(densities: Densities, x: Tensor) -> Iterator[tuple[str, Tensor, 
     for coordinate in range(0, size, math.ceil(size / 64)):
         for sign in (-1, 1):
             far = rows.clone()
-            far[:, coordinate] += sign * FAR * spread[coordinate]
+            far[:, coordinate] += sign * distance * spread[coordinate]
             yield f"along coordinate {coordinate}", far, near, 1
     # Rays pass through the samples' directions at the distance that is usual for them.
     rays = (rows - centre) / spread
     apart = rays.norm(dim=1) > 0
     rays = torch.nn.functional.normalize(rays[apart])
-    far = centre + FAR * math.sqrt(size) * rays * spread
+    far = centre + distance * math.sqrt(size) * rays * spread
     yield "in all directions", far, near[apart], size

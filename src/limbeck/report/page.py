@@ -20,6 +20,7 @@ from limbeck.text import visible
 REPORTS: dict[str, Any] = {
     "compress": compression, "condense": condensation, "normalize": normalization,
     "logz": normalization,
+    "evidence": normalization,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ settings, models (name, role, parameters, bytes), history, verdicts, notes. By v
 | | | pseudo_draws (K, dim), pseudo_weights (K,); points (n, 2), labels (n,) |
 | normalize | log_z, divergence, held_out, image | samples_teacher, samples_student (n, d), |
 | | | features_teacher, features_student (k, d), log_prob_teacher, log_prob_student (n,) |
-| logz | log_z, exact | – |
+| logz, evidence | log_z, exact | – |
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from limbeck.storage import EMPTY, FORMAT, VERBS
 
 RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
     "compress": compressed, "condense": condensed, "normalize": normalized, "logz": estimated,
+    "evidence": estimated,
 }  # fmt: skip
 
 
@@ -45,8 +46,8 @@ def to_record(
     r"""A verb's result, ready for `limbeck.storage.write`.
 
     Arguments:
-        result: The result of the verb; for "logz", one estimate of log Z or several by name.
-        verb: "compress", "condense", "normalize" or "logz".
+        result: The result of the verb; for "logz" and "evidence", one estimate or several by name.
+        verb: "compress", "condense", "normalize", "logz" or "evidence".
         command: The command that repeats the run. Default: "".
         title: The report's title. Default: None, from the models' names.
         seed: The seed of the run. Default: None, the result's own.

@@ -21,7 +21,7 @@ from limbeck.storage.disk import Content
 __all__ = ["FORMAT", "VERBS", "Saved", "as_saved", "check_content", "read", "to_files", "write"]
 
 FORMAT = "limbeck-result-1"
-VERBS = ("compress", "condense", "normalize", "logz")
+VERBS = ("compress", "condense", "normalize", "logz", "evidence")
 CONTENT, ARRAYS = "result.json", "arrays.npz"
 STUDENT_FILES = (  # which a student's `save` writes
     "student.safetensors", "training.json", "compression.json", "condensation.json",

@@ -1,0 +1,184 @@
+r"""`log_evidence`: the normaliser of a posterior, from draws of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.arguments import (
+    Auto,
+    Choice,
+    Count,
+    CountFromZero,
+    Function,
+    Items,
+    Positive,
+    Seed,
+    Text,
+    UserObject,
+    checked_arguments,
+)
+from limbeck.arrays import as_part, label
+from limbeck.errors import ArgumentError, rename_argument
+from limbeck.normalization.densities import check_repeatable
+from limbeck.normalization.estimate import LogPartition, Verdict, recorded_warnings
+from limbeck.normalization.evidence_bridges import PosteriorSample, average
+from limbeck.normalization.evidence_checks import Checks
+from limbeck.normalization.evidence_students import STUDENTS
+from limbeck.posteriors.coordinates import Coordinates
+from limbeck.posteriors.draws import Draws, is_whole
+from limbeck.posteriors.log_density import LogDensity
+from limbeck.posteriors.read import LAYOUTS, as_draws
+
+
+@checked_arguments
+def log_evidence(
+    log_density: Function[Callable[..., Any]], draws: UserObject[Any], *,
+    support: UserObject[Any] = None, student: Annotated[str, Choice("auto", *STUDENTS)] = "auto",
+    samples: Count | Auto = "auto", sweeps: CountFromZero = 10, probe: UserObject[Any] = None,
+    log_posterior: UserObject[Any] = None, std_error: Positive = 0.005,
+    var_names: Text | Items[Sequence[str]] | None = None, burn_in: CountFromZero = 0,
+    thin: Count = 1, layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto", seed: Seed = 0,
+) -> LogPartition:  # fmt: skip
+    r"""Estimate the log evidence of a model: log ∫ p(data, θ) dθ, from draws of its posterior.
+
+    Draws are split into two parts, by chain or by time. A student is fitted to each, and bridged
+    with the other part; the two estimates are averaged. `log_density` needs all constants of
+    likelihood and prior, and a proper prior: no estimate can notice that they are left out.
+
+    Sweeps of HMC from the draws (slice sampling, if autograd cannot differentiate `log_density`)
+    must leave their distribution as it is: draws that are shifted, too narrow or not converged are
+    "doubtful". A mode that no draw is in can only be noticed with `probe`.
+
+    Arguments:
+        log_density: log p(data, θ) of the parameters as they were drawn: a vector, or a dict of
+            tensors; of one draw, or (n,) of n draws. −∞ is allowed.
+        draws: An array (draw, dim) or (chain, draw, dim), a dict of arrays (chain, draw, ...), an
+            ArviZ object, or what else `lb.as_draws` reads.
+        support: By name, the supports of variables that are not real: "positive", a pair (low,
+            high), "unit_interval", "simplex", "ordered", or a `torch.distributions` constraint. Of
+            vectors: one for all, or by position. Default: None, real.
+        student: "gaussian", "student_t", "radial", "mixture", "flow" (needs zuko), or "auto", which
+            tries them in turn, by the error of a bridge with draws that they were not fitted to.
+            Default: "auto".
+        samples: Samples of each student. Default: "auto", as many as there are draws, and 2,000.
+        sweeps: Sweeps that check the draws. Without them the estimate is "unchecked". Default: 10.
+        probe: Points like draws, (m, dim) or a dict of (m, ...), in regions that draws may have
+            missed. Default: None.
+        log_posterior: The log densities (chain, draw) that the sampler had at the draws, to compare
+            with `log_density`. Default: None, "lp" of the sample_stats of an ArviZ object.
+        std_error: The standard error below which no further student is tried. Default: 0.005.
+        var_names: Variables to use, or, as "~name", to drop. Default: all.
+        burn_in: Number of draws to drop at the start of each chain. Default: 0.
+        thin: Take every `thin`-th draw of each chain. Default: 1.
+        layout: What the first axes are; see `lb.as_draws`. Default: "auto".
+        seed: Seeds everything; equal seeds give equal results. Default: 0.
+
+    >>> draws = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> e = log_evidence(lambda x: -x.square().sum() / 2, draws)  # log 2π is 1.8379
+    >>> abs(e.value - 1.8379) < 4.5 * e.std_error, e.verdict.state
+    (True, 'trustworthy')
+    """
+    began = time.perf_counter()
+    with rename_argument("posterior", "draws"):
+        stored = as_draws(draws, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
+    if not isinstance(stored, Draws):
+        raise ArgumentError("draws", f"a {type(draws).__name__}", "stored draws, not a stream")
+    _check_draws(stored)
+    rows = stored.flat.detach().cpu().double()
+    coordinates = Coordinates(stored.structure, support)
+    with recorded_warnings() as texts, torch.no_grad():
+        u = coordinates.unconstrained(rows)
+        target = LogDensity(log_density, stored.structure, coordinates, rows, stored.dtype)
+        check_repeatable(target.log_unnormalized, u, "log_density")
+        log_density_at = target.at_draws(rows)
+        if unused := target.unused(rows):
+            name = unused[0]
+            expected = "variables that log_density depends on; var_names=['~name'] leaves one out"
+            raise ArgumentError(name, "a variable that log_density does not depend on", expected)
+        log_p = log_density_at + coordinates.constrained(u)[1]
+        shape = (stored.chains, stored.per_chain)
+        sample = PosteriorSample(target, u.reshape(*shape, -1), log_p.reshape(shape), seed)
+        count = max(stored.count, 2000) if isinstance(samples, str) else samples
+        sides = [sample.bridged(*parts, student, count, std_error) for parts in sample.halves()]
+        z = average(sides)
+        checks = Checks(sample, sides, z)
+        checks.draws(stored)
+        checks.tails()
+        points = None if probe is None else _probes(probe, stored, coordinates)
+        checks.sweeps(sweeps, points)
+        logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))
+        if logs is not None:
+            checks.log_posterior(logs, log_density_at.reshape(shape))
+    z.std_error = math.hypot(z.std_error, checks.gap)
+    z.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
+    z.diagnostics |= checks.counts
+    z.samples, z.sweeps = stored.count, checks.sweeps_done
+    z.seed, z.seconds = seed, time.perf_counter() - began
+    return z
+
+
+def _check_draws(draws: Draws) -> None:
+    r"""Refuse variables that are constant or discrete, and too few draws."""
+    need = 2 * max(20, 2 * draws.structure.dim)
+    if draws.count < need:
+        received = f"{draws.count} draws of {draws.structure.dim} numbers"
+        raise ArgumentError("draws", received, f"at least {need}, to split them into two parts")
+    for name, part in draws.parts.items():
+        if is_whole(part):
+            expected = "a continuous variable; sum discrete ones out of log_density"
+            raise ArgumentError(label("draws", name), "whole numbers", expected)
+    for index in range(draws.structure.dim):
+        series = draws.series(index)
+        values = len(series.unique())
+        if values < min(20, draws.count / 10):
+            name, place = draws.structure.place(index)
+            where = label("draws", name) + (f"[..., {', '.join(map(str, place))}]" if place else "")
+            received = f"only {values} different values" if values > 1 else "a constant"
+            expected = "a continuous variable; var_names=['~name'] leaves one out"
+            raise ArgumentError(where, received, expected)
+
+
+def _probes(probe: Any, stored: Draws, coordinates: Coordinates) -> Tensor:
+    r"""Points of a user as unconstrained rows (m, dim)."""
+    structure, expected = stored.structure, f"points (m, ...) like draws, of {stored.structure}"
+    parts = probe if isinstance(probe, dict) else {"": probe}
+    if set(parts) != set(structure.names):
+        raise ArgumentError("probe", f"points of {', '.join(map(repr, parts))}", expected)
+    tensors = {}
+    for name, shape in zip(structure.names, structure.shapes, strict=True):
+        tensor = as_part(parts[name], label("probe", name)).values.double().cpu()
+        tensor = tensor[None] if tuple(tensor.shape) == shape else tensor
+        if tensor.shape[1:] != shape:
+            raise ArgumentError(label("probe", name), f"shape {tuple(tensor.shape)}", expected)
+        tensors[name] = tensor
+    with rename_argument("draws", "probe"):
+        return coordinates.unconstrained(structure.flatten(structure.pack(tensors)))
+
+
+def _sampler_logs(given: Any, draws: Any, stored: Draws, time_: slice) -> dict[str, Tensor] | None:
+    r"""The sampler's log densities (chain, draw), and with the other sign if limbeck found them."""
+    shape, own = (stored.chains, stored.per_chain), given is not None
+    if not own:
+        if isinstance(draws, Tensor | np.ndarray):
+            return None
+        try:
+            stats = draws["sample_stats"]
+            name = next(name for name in ("lp", "lp__", "log_density") if name in stats)
+            given = np.asarray(stats[name].values)[:, time_]
+        except Exception:  # objects have their own ways to say that there is no such thing
+            return None
+    logs = as_part(given, "log_posterior").values.double().cpu()
+    if logs.numel() != stored.count:
+        if not own:
+            return None
+        expected = f"shape {shape}, one for each draw"
+        raise ArgumentError("log_posterior", f"shape {tuple(logs.shape)}", expected)
+    logs = logs.reshape(shape)
+    return {"plus": logs} if own else {"plus": logs, "minus": -logs}

@@ -1,0 +1,43 @@
+r"""`limbeck evidence` on files of draws."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+CODE = """
+import torch
+from torch.distributions import Gamma, Normal
+
+
+def log_density(draw):
+    return Normal(0.0, 1.0).log_prob(draw["mu"]) + Gamma(3.0, 1.0).log_prob(draw["s"])
+"""
+
+
+@pytest.fixture
+def files(here):
+    g = np.random.default_rng(0)
+    Path("posterior_code.py").write_text(CODE)
+    np.savez("draws.npz", mu=g.normal(size=(4, 200)), s=g.gamma(3.0, 1.0, (4, 200)))
+
+
+COMMAND = ("evidence", "posterior_code.py:log_density", "draws.npz", "--sweeps", "2", "--student",
+           "gaussian")  # fmt: skip
+
+
+def test_supports_and_requirements(limbeck, files):
+    words = (*COMMAND, "--support", "s=positive", "--require", "std_error=0.2", "--no-verdicts")
+    done = limbeck(*words)
+    assert done.code == 0, done.err
+    (z,) = json.loads(Path("limbeck-evidence/result.json").read_text())["log_z"]
+    assert abs(z["value"]) < 5 * z["std_error"]
+    assert limbeck(*words, "--require", "std_error=1e-9", "--out", "other").code == 3
+    assert limbeck("report", "limbeck-evidence").code == 0
+
+
+def test_wrong_supports(limbeck, files):
+    for text in ("s", "s=", "=positive", "s=posative", "s=3:1"):
+        done = limbeck(*COMMAND, "--support", text)
+        assert (done.code, "support" in done.err) == (2, True), done.err
