@@ -17,6 +17,7 @@ from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
+from limbeck.distributions.families import adapt, without_validation
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
@@ -311,6 +312,13 @@ class SampleBag(nn.Module):
         weighted = "logits" in tensors
         return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
 
+    @torch.no_grad()
+    def start_at(self, rows: Tensor) -> None:
+        r"""Set the components to draws (components, dim)."""
+        free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
+        self.free.copy_((free - self.centre) / self.scale)
+        self._start_version = self.free._version
+
     @property
     def predict(self) -> Callable[..., Any]:
         return self._predict[0]
@@ -359,7 +367,8 @@ class SampleBag(nn.Module):
         """
         dtype, predict = self.free.dtype, self.predict
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self._draws)
+        with without_validation():
+            stacked = over_draws(lambda draw: broadcast(adapt(predict(draw, x))), self._draws)
         if self.logits is None:
             log_weights = self.free.new_full((self.components,), -math.log(self.components))
         else:
