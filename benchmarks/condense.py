@@ -4,10 +4,10 @@ r"""Condense against thinning: predictive KL at new inputs, over posteriors of s
 
 Each posterior has draws, a predict function, training inputs and new inputs of the same kind. All
 methods represent the draws by K of them, or by K pseudo-draws; the score is the mean over new
-inputs of KL(average over all draws ‖ average of the K). Random thinning and kernel thinning are averaged
-over repeats. Kernel thinning is goodpoints' (a Gaussian kernel of the parameters in units of their
-deviations, the median distance as width), if it is installed, and is left out otherwise; Stein
-thinning is stein_thinning's, likewise. Intervals of ratios are bootstrapped over new inputs.
+inputs of KL(average over all draws ‖ average of the K). Random thinning and kernel thinning are
+averaged over repeats. Kernel thinning is that of goodpoints (a Gaussian kernel of the parameters in
+units of their deviations, the median distance as width), Stein thinning that of stein_thinning; what
+is not installed is left out. Intervals of ratios are bootstrapped over new inputs.
 """
 
 from __future__ import annotations

@@ -203,9 +203,8 @@ class TorchFamily(Distribution):
 
 def _by_scipy(formula: Callable[..., Any], names: tuple[str, ...], *values: Tensor) -> Tensor:
     y, *rest = (value.detach().double().cpu().numpy() for value in values)
-    return torch.as_tensor(np.asarray(formula(y, **dict(zip(names, rest, strict=True))))).to(
-        values[0]
-    )
+    below = formula(y, **dict(zip(names, rest, strict=True)))
+    return torch.as_tensor(np.asarray(below)).to(values[0])
 
 
 def _student(y: Any, df: Any, loc: Any, scale: Any) -> Any:
