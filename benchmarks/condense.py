@@ -6,7 +6,7 @@ Each posterior has draws, a predict function, training inputs and new inputs of 
 methods represent the draws by K of them, or by K pseudo-draws; the score is the mean over new
 inputs of KL(average over all draws ‖ average of the K). Random thinning and kernel thinning are
 averaged over repeats. Kernel thinning is that of goodpoints (a Gaussian kernel of the parameters in
-units of their deviations, the median distance as width), Stein thinning that of stein_thinning; what
+units of their deviations, the median distance as width), Stein thinning of stein_thinning; what
 is not installed is left out. Intervals of ratios are bootstrapped over new inputs.
 """
 

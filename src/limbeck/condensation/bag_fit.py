@@ -2,6 +2,7 @@ r"""Fit a bag to the average over draws, from chosen draws, as far as held-out i
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from limbeck.condensation.lbfgs import LBFGS
 from limbeck.condensation.pool import (
     CANDIDATES,
     FEATURES,
+    Covariances,
     DrawBlocks,
     Pool,
     PoolDivergence,
@@ -26,6 +28,8 @@ from limbeck.condensation.pool import (
     choose_draws,
     draws_curve,
     neighbours,
+    pair_function,
+    pair_up,
     ratios,
     worth,
 )
@@ -42,6 +46,7 @@ from limbeck.training.config import Training
 
 PREDICTIONS = 3 * 10**7  # single predictions of outcomes that the average at a pool may take
 POOL = 4_000, 1_500  # inputs of a pool at most: of classes, and of drawn outcomes
+COVARIANCE_INPUTS = 128  # inputs whose covariances are compared, at most
 STOP = "the divergence at held-out inputs also decided when to stop"
 
 
@@ -78,7 +83,8 @@ def _with_neighbours(x: X, size: int, noise: float, generator: torch.Generator) 
 
 def fit_bag(
     training: Training, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
-    split: HeldOut, pool: int | str, noise: float, samples: int, diagnostics: Diagnostics | None,
+    split: HeldOut, pool: int | str, noise: float, samples: int, joint: bool,
+    diagnostics: Diagnostics | None,
 ) -> Condensed:  # fmt: skip
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     seed, device, dtype = training.seed, bag.free.device, bag.free.dtype
@@ -103,6 +109,11 @@ def fit_bag(
         x, weight, given = batch.x, batch.weight, size
     new = _held_out_inputs(split, max(100, size // 4), noise, generator)
     new = x if new is None else new  # with other outcomes
+    marginal, singles, pairs = function, (x, new), None
+    if joint:
+        x, new, pairs = pair_up(x, generator), pair_up(new, generator), pair_function(bag.predict)
+        function = PredictFunction(pairs, draws.structure.unflatten(bag._flat.detach()[:8]), x)
+        given, weight, classes = rows(x), None, False
     everything = join([x, new])
     outcomes = PREDICTIONS // (blocks.count * rows(everything))
     outcomes = max(16, min(256, outcomes, 40_000 // rows(everything)))
@@ -123,7 +134,9 @@ def fit_bag(
     ratio, outcome_weight = ratios(function, candidates, trained, generator, FEATURES)
     chosen = choose_draws(ratio, outcome_weight, bag.components, classes)
     bag.start_at(draws.structure.flatten(candidates)[chosen])
-    wrapped = PoolDivergence(bag, classes)
+    kept = [part_of(part, 0, COVARIANCE_INPUTS) for part in singles if joint]
+    covariances: list[Any] = [Covariances.of(marginal, recorded, part) for part in kept] or [None]
+    wrapped = PoolDivergence(bag, classes, pairs, covariances[0])
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = _error(wrapped, watched)
     metrics = {k: lambda _, f=f: f(bag) for k, f in (training.metrics or {}).items()}
@@ -132,12 +145,14 @@ def fit_bag(
         held_out=watched.data(), patience=training.patience or 8, metrics=metrics or None,
     )  # fmt: skip
     weights = None if weight is None else weight[inside.to(weight.device)]
-    enough = targets.noise / 4  # nearer than the draws themselves are to the posterior
+    # nearer than the draws themselves are to the posterior; covariances need all steps
+    enough = -math.inf if joint else targets.noise / 4
     run, outcome = run_steps(None, wrapped, trained.data(weights), kl(), settings, enough)
     if run.best and run.plateau is not None and run.plateau.best < before:
         wrapped.load_state_dict(run.best)
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
+    bag.joint, wrapped.covariances = joint, None
     after = _error(wrapped, watched)
     notes = [*draws.notes, *function.notes]
     if lost := int((~finite).sum()):
@@ -151,18 +166,26 @@ def fit_bag(
     result = Condensed(
         bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws), notes=notes,
         used=blocks.done, draw_bytes=teachers.bytes_of(stored, draws.structure, dtype),
-        head=OutputFamily.of(function.example), calling=function, posterior=draws,
+        head=OutputFamily.of(marginal.example), calling=marginal, posterior=draws,
     )  # fmt: skip
-    check_student(result, part_of(x, 0, 8))
+    check_student(result, part_of(singles[0], 0, 8))
     ratio, outcome_weight = ratios(function, candidates, watched, generator, 4 * FEATURES)
     curve = draws_curve(ratio, outcome_weight, classes, generator)
-    measure = partial(posterior_divergence, function, recorded, result.predict, seed)
+    measure = partial(posterior_divergence, marginal, recorded, result.predict, seed)
     found = check_new_inputs(split, split.training, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
         found, start=before, best=after, worth=worth(curve, after), curve=tuple(curve.items()),
         noise=targets.noise, drift=targets.drift,
+        covariance=_covariance_error(bag, covariances[-1]),
     )  # fmt: skip
     return result
+
+
+@torch.no_grad()
+def _covariance_error(bag: SampleBag, covariances: Covariances | None) -> float | None:
+    if covariances is None:
+        return None
+    return float(covariances.error(bag.covariances(covariances.x)))
 
 
 def _held_out_inputs(

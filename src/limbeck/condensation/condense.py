@@ -71,6 +71,7 @@ def condense(
     samples: arg.Count = 10_000,
     restarts: arg.CountFromZero | None = None,
     noise: arg.Fraction = 0.5,
+    joint: arg.Flag = False,
     steps: arg.Count | arg.Auto = "auto",
     batch_size: arg.Count | arg.Auto = "auto",
     pool: arg.Count | arg.Auto | None = "auto",
@@ -123,6 +124,8 @@ def condense(
         noise: A bag is trained at the rows of data, and at inputs between and beyond them: rows
             with noise of so many standard deviations, in the data's own covariance. Whole numbers
             stay. 0 trains at the rows alone. Default: 0.5.
+        joint: Whether a bag is trained on pairs of inputs, so that covariances and joint samples of
+            several inputs are right too. Default: False.
         steps: The number of steps. Default: "auto", up to 400 of L-BFGS for a bag; 5,000 of
             gradient descent for other students, or if you choose its optimizer, schedule, lr, clip,
             batch_size or engine.
@@ -191,7 +194,10 @@ def condense(
     default = default and student is None and draws_per_input == "auto" and pool is not None
     resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
-        bag_options = (noise, samples, 400 if steps == "auto" else int(steps))
+        bag_options = (noise, samples, joint, 400 if steps == "auto" else int(steps))
+    elif joint:
+        expected = "False beside other students, losses and settings of gradient descent"
+        raise ArgumentError("joint", True, expected)
     return _condense_draws(request, criterion, online, pool, draws_per_input, bag_options)
 
 
@@ -207,7 +213,7 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 def _condense_draws(
     request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str,
-    bag_options: tuple[float, int, int] | None = None,
+    bag_options: tuple[float, int, bool, int] | None = None,
 ) -> Condensed:  # fmt: skip
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
@@ -223,10 +229,11 @@ def _condense_draws(
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if bag_options is not None and function.vmapped and can_pool(source):
-        noise, samples, steps = bag_options
+        noise, samples, joint, steps = bag_options
         bag, _ = _make_bag(function, draws, training, request)
         settings = replace(request.training, steps=steps)
-        options = (pool, noise, samples, diagnostics)
+        size = "auto" if pool is None else pool
+        options = (size, noise, samples, joint, diagnostics)
         return fit_bag(settings, bag.to(device), function, draws, split, *options)
     if student is None:
         student, training = _make_bag(function, draws, training, request)

@@ -2,6 +2,7 @@ r"""The result of `condense`: a small student, diagnostics of the draws, its rep
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from limbeck.arguments import PathLike, UserObject, Whole, checked_arguments
+from limbeck.arguments import Count, PathLike, Seed, UserObject, Whole, checked_arguments
 from limbeck.arrays import X, as_part, as_parts, floats, rows
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
@@ -30,7 +31,7 @@ from limbeck.condensation.predict_function import (
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
 from limbeck.distributions.checking import check
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
@@ -175,6 +176,37 @@ class Condensed(Result):
         return replace(result, new_inputs=self.new_inputs)
 
     @checked_arguments
+    def to_arviz(
+        self, x: UserObject[object], y: UserObject[object] = None, *,
+        samples: Count = 1000, seed: Seed = 0,
+    ) -> Any:  # fmt: skip
+        r"""Samples of the student's predictions as an ArviZ object, with the outcomes if given.
+
+        The group posterior_predictive has y (1, samples, n, ...), observed_data the outcomes. The
+        samples are joint ones if the bag was condensed with `joint=True`.
+
+        Arguments:
+            x: Inputs (n, ...).
+            y: Outcomes at x. Default: None.
+            samples: Number of samples. Default: 1,000.
+            seed: The seed of the samples. Default: 0.
+        """
+        import arviz
+
+        generator = torch.Generator().manual_seed(seed)
+        if isinstance(self.student, SampleBag) and self.student.joint:
+            drawn = self.student.sample_jointly(self._to_student(x), samples, generator)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PseudoDrawWarning)
+                drawn = self.predict(x).sample((samples,), generator)
+        groups: dict[str, Any] = {"posterior_predictive": {"y": drawn[None].cpu().numpy()}}
+        if y is not None:
+            groups["observed_data"] = {"y": as_part(y, "y").values.cpu().numpy()}
+        by_name = "posterior_predictive" in inspect.signature(arviz.from_dict).parameters
+        return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)
+
+    @checked_arguments
     def save(self, folder: PathLike) -> Path:
         r"""Write the student, its history and the form of its outputs into a folder.
 
@@ -187,6 +219,7 @@ class Condensed(Result):
         bag = None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
+            bag["joint"] = self.student.joint
         diagnostics = None
         if self.diagnostics is not None:
             lists = {name: getattr(self.diagnostics, name).tolist() for name in ("r_hat", "ess")}
@@ -248,6 +281,7 @@ class Condensed(Result):
             with of_file(path):
                 like = Structure.from_spec(bag)
             student = SampleBag.from_tensors(function, like, tensors)
+            student.joint = bag.get("joint") is True
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")

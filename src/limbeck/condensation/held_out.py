@@ -267,6 +267,7 @@ class NewInputs:
         curve: Divergences of the averages of N random draws, as pairs (N, divergence).
         noise: About the divergence of the average over all draws from that of another run.
         drift: How the draws change in time, if they do.
+        covariance: With `joint=True`, the relative error of covariances of pairs of new inputs.
     """
 
     state: str = "unchecked"
@@ -280,6 +281,7 @@ class NewInputs:
     curve: tuple[tuple[int, float], ...] = ()
     noise: float | None = None
     drift: str = ""
+    covariance: float | None = None
 
     @property
     def worth_text(self) -> str:
@@ -294,8 +296,10 @@ class NewInputs:
         both = (("KL, training inputs", self.training), (f"KL, {self.kind}", self.held_out))
         lines = [(name, str(value)) for name, value in both if value is not None]
         if self.start is not None and self.best is not None:
-            both = f"{self.start:.2g}; trained {self.best:.2g}"
-            lines.append(("KL, draws it started from", both))
+            words = f"{self.start:.2g}; trained {self.best:.2g}"
+            lines.append(("KL, draws it started from", words))
+        if self.covariance is not None:
+            lines.append(("covariances of pairs", f"relative error {self.covariance:.2g}"))
         if self.worth_text:
             lines.append(("worth", self.worth_text))
         return [*lines, ("at new inputs", f"{self.state}: {self.reason}")]

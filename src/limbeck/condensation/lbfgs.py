@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class LBFGS:
         first = self.parameters[0]
         size = sum(p.numel() for p in self.parameters)
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
-        wide = {"dtype": torch.float64, "device": first.device}
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": first.device}
         # differences of parameters and of gradients, the newest last; and how many there are
         self._moves, self._slopes = torch.zeros(2, MEMORY, size, **wide)
         self._known = torch.zeros(1, dtype=torch.int64)

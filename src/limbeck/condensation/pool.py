@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,15 @@ from limbeck.condensation.predict_function import (
     unpair,
 )
 from limbeck.condensation.teachers import RecordedStream, strata
+from limbeck.distributions.base import broadcast, map_parameters, tensors
+from limbeck.distributions.families import Joint, adapt
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import StreamEnded
+from limbeck.storage.files import strip_prefix
+
+if TYPE_CHECKING:
+    from limbeck.condensation.sample_bag import SampleBag
 
 AT_ONCE = 2**22  # single predictions of outcomes in memory at once
 CANDIDATES = 1000  # draws among which the first components are chosen
@@ -84,19 +90,73 @@ class Pool(NamedTuple):
         return Dataset(parts, weight=weight)
 
 
+def pair_up(x: X, generator: torch.Generator) -> dict[str, Tensor]:
+    r"""Random pairs of inputs, a few hundred where inputs are few, as one dict of both."""
+    n = rows(x)
+    count, both = max(n, min(400, n * n)), dict[str, Tensor]()
+    for side in "01":
+        order = [torch.randperm(n, generator=generator) for _ in range(-(-count // n))]
+        index = torch.cat(order)[:count]
+        both |= {f"{side}.{k}": part[index.to(part.device)] for k, part in as_dict(x).items()}
+    return both
+
+
+def pair_function(predict: Callable[..., Any]) -> Callable[..., Joint]:
+    r"""A function of a draw and pairs of inputs, which predicts both outcomes together."""
+
+    def both(draw: X, x: dict[str, Tensor]) -> Joint:
+        sides = [strip_prefix(f"{side}.", x) for side in "01"]
+        parts = [broadcast(adapt(predict(draw, side.get("", side)))) for side in sides]
+        columns = zip(*map(tensors, parts), strict=True)
+        return Joint(map_parameters(parts[0], lambda value, dims: torch.stack(next(columns), 1)))
+
+    return both
+
+
+class Covariances(NamedTuple):
+    r"""The covariances of the means of predictions at some inputs, over all draws."""
+
+    x: X  # n inputs
+    matrix: Tensor  # (n, n)
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, function: PredictFunction, draws: Draws, x: X) -> Covariances:
+        size = max(1, AT_ONCE // (rows(x) * function.numbers))
+        means = [function.stacked(block, x).mean.flatten(1) for block in draws.blocks(size)]
+        return cls(x, torch.cov(torch.cat(means).double().T, correction=0))
+
+    def error(self, covariances: Tensor) -> Tensor:
+        r"""The root mean square error of covariances (n, n), relative to that of these."""
+        return ((covariances - self.matrix).square().mean() / self.matrix.square().mean()).sqrt()
+
+
 class PoolDivergence(nn.Module):
-    r"""−KL(t ‖ f) of a student f at each input of a pool, (n,), as a log density of the loop."""
+    r"""−KL(t ‖ f) of a student f at each input of a pool, (n,), as a log density of the loop.
+
+    With covariances, the square of their relative error counts too: a tenth as 10⁻⁴ nats.
+    """
 
     output_form = "log_density"
 
-    def __init__(self, student: nn.Module, classes: bool) -> None:
+    def __init__(
+        self, student: SampleBag, classes: bool, pairs: Callable[..., Any] | None = None,
+        covariances: Covariances | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.student, self.classes = student, classes
+        self.pairs, self.covariances = pairs, covariances  # `pairs` is a `pair_function`
 
     def forward(self, parts: dict[str, Tensor]) -> Tensor:
         pair = unpair(parts)
-        return -pool_divergence(self.student(pair.x), self.classes, pair.y, *(
-            parts[name] for name in ("weight", "log_t")))  # fmt: skip
+        targets = (parts[name] for name in ("weight", "log_t"))
+        bag = self.student
+        prediction = bag(pair.x) if self.pairs is None else bag.average_of(self.pairs, pair.x)
+        values = -pool_divergence(prediction, self.classes, pair.y, *targets)
+        if self.covariances is None:
+            return values
+        found = bag.covariances(self.covariances.x)
+        return values - 0.01 * self.covariances.error(found).square().to(values.dtype)
 
 
 def log_probs(prediction: Any, y: Tensor, classes: bool) -> Tensor:
@@ -164,7 +224,8 @@ class DrawBlocks:
     """
 
     def __init__(self, source: Draws | RecordedStream, count: int) -> None:
-        self.source, self.end = source, None
+        self.source = source
+        self.end: StreamEnded | None = None
         self.count = source.count if isinstance(source, Draws) else count
         self.first: X | None = None
         self.moments: list[tuple[int, Tensor, Tensor]] = [(0, torch.zeros(1), torch.zeros(1))] * 4
@@ -261,8 +322,9 @@ def average_at(
             for start in range(0, rows(first), size):
                 part = part_of(first, start, size)
                 proposal.add(log_probs(function.stacked(part, x), y, classes), 0)
-        for block, part in blocks(size):
-            mean.add(log_probs(function.stacked(block, x), y, classes), min(part, len(mean.sums)))
+        for block, quarter in blocks(size):
+            logs = log_probs(function.stacked(block, x), y, classes)
+            mean.add(logs, min(quarter, len(mean.sums)))
     log_t = mean.value
     weight = torch.full_like(log_t, 1 / log_t.shape[1])
     if classes:
@@ -282,7 +344,8 @@ def draw_outcomes(
     n, count, columns = rows(x), rows(draws), []
     for k in range(outcomes):
         index = (torch.randperm(n, generator=generator) * outcomes + k) % count
-        some = map_tensors(lambda part, index=index: part[index.to(part.device)], draws)
+        select: Any = lambda part, index=index: part[index.to(part.device)]  # noqa: E731
+        some = map_tensors(select, draws)
         columns.append(function.paired(some, x).sample((), generator))
     return torch.stack(columns, 1)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from limbeck.arguments import UserObject, checked_arguments
+from limbeck.arrays import random
 from limbeck.distributions import base
 from limbeck.distributions.base import (
     ABSENT,
@@ -60,15 +61,17 @@ def without_validation() -> Iterator[None]:
 def adapt(value: Any, argument: str = "predict") -> Any:
     r"""A `torch.distributions` object as a distribution of limbeck's; anything else as it is."""
     if isinstance(value, Mixture | _Around) and isinstance(value.components, td.Distribution):
-        return value._replace(components=adapt(value.components, argument))
+        wrapped: Any = value
+        return wrapped._replace(components=adapt(value.components, argument))
     if not isinstance(value, td.Distribution):
         return value
-    kind = type(value)
+    kind: Any = type(value)
     if kind in OWN:
         return OWN[kind](value)
     if kind is td.MixtureSameFamily:
-        weights = _either(value.mixture_distribution)
-        parts = adapt(value.component_distribution, argument)
+        mixed: Any = value
+        weights = _either(mixed.mixture_distribution)
+        parts = adapt(mixed.component_distribution, argument)
         return Mixture(weights.get("probs", ABSENT), parts, weights.get("logits", ABSENT))
     steps = 0
     while isinstance(value, td.Independent):
@@ -78,7 +81,8 @@ def adapt(value: Any, argument: str = "predict") -> Any:
         raise ArgumentError(argument, received, "numbers, or vectors, as outcomes")
     parameters = _parameters(value, argument)
     dims = tuple(v.ndim - len(value.batch_shape) if v.ndim else 0 for v in parameters.values())
-    family = _family(type(value), tuple(parameters), dims, len(value.event_shape), steps)
+    base_kind: Any = type(value)
+    family = _family(base_kind, tuple(parameters), dims, len(value.event_shape), steps)
     return family(*parameters.values())
 
 
@@ -90,7 +94,7 @@ def _parameters(value: Any, argument: str) -> dict[str, Tensor]:
         names += _either(value)
     if {"covariance_matrix", "scale_tril"} <= set(names):
         names = [name for name in names if name not in ("covariance_matrix", "precision_matrix")]
-    parameters = {name: getattr(value, name, None) for name in names}
+    parameters: dict[str, Any] = {name: getattr(value, name, None) for name in names}
     if not names or not all(isinstance(each, Tensor) for each in parameters.values()):
         received = f"a {type(value).__name__} whose parameters are not tensors named in its class"
         expected = "a distribution that its arg_constraints describe; or limbeck's own families"
@@ -286,6 +290,25 @@ class _Around(Distribution):
         return type(self)(*(part.expand(shape) for part in parts))
 
 
+class Joint(Distribution, namedtuple("Vector", "components", defaults=(ABSENT,))):
+    r"""Outcomes of one draw at several inputs as one vector: the last batch axis is an event."""
+
+    __slots__ = ()
+    trailing = (1,)
+    event = mean_dims = 1
+    discrete = property(lambda self: self.components.discrete)
+    batch_shape = property(lambda self: self.components.batch_shape[:-1])
+    mean = property(lambda self: self.components.mean)
+    variance = property(lambda self: self.components.variance)
+
+    def log_prob(self, y: UserObject[Events]) -> Tensor:
+        return self.components.log_prob(y).sum(-1)
+
+    @checked_arguments
+    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
+        return self.components.sample(shape, generator)
+
+
 class ZeroInflated(_Around, namedtuple("Zeros", "zero components", defaults=(ABSENT, ABSENT))):
     r"""Zero with probability `zero`, and otherwise counts or numbers of another distribution.
 
@@ -313,7 +336,7 @@ class ZeroInflated(_Around, namedtuple("Zeros", "zero components", defaults=(ABS
     @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         y = self.components.expand(self.batch_shape).sample(shape, generator)
-        chance = base.random(torch.rand, tuple(y.shape), self.zero, generator)
+        chance = random(torch.rand, tuple(y.shape), self.zero, generator)
         return torch.where(chance < self.zero, 0.0, y.to(self.zero.dtype))
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
