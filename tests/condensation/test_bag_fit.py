@@ -100,11 +100,13 @@ def test_a_bag_is_better_at_new_inputs_than_the_draws_it_started_from():
     assert "verdict" in str(result)
 
 
-def test_few_components_and_few_draws_are_doubted():
-    wide = 3 * torch.randn(400, 6, generator=generator(2))
-    verdict = lb.condense(wide, logistic, ROWS, components=1, **OPTIONS).verdict
+def test_too_few_components_are_doubted():
+    def narrow(w, x):  # one component cannot be as wide as the average
+        return lb.Normal(x @ w, torch.tensor(0.1))
+
+    verdict = lb.condense(DRAWS, narrow, ROWS, components=1, steps=20, pool=100, **OPTIONS).verdict
     assert verdict.state == "doubtful"
-    assert "too few components" in str(verdict) or "overfitting" in str(verdict)
+    assert "too few components" in str(verdict)
 
 
 def test_a_stream_that_jumps_is_doubted_and_counts_its_draws():
@@ -144,7 +146,7 @@ def test_joint_predictions_have_the_posteriors_covariances():
     known = Covariances.of(
         PredictFunction(predict, effects[:8], groups), Draws.one_chain(effects), groups
     )
-    torch.testing.assert_close(known.matrix, truth)
+    torch.testing.assert_close(known.matrix, truth, rtol=1e-4, atol=1e-4)
 
 
 def test_joint_samples_need_joint_training():

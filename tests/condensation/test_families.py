@@ -105,7 +105,7 @@ def test_a_joint_density_is_not_a_product_after_averaging():
 
 
 GENERATOR = torch.Generator().manual_seed(0)
-DRAWS = 0.2 * torch.randn(100, 3, generator=GENERATOR) + torch.tensor([0.3, -0.2, 0.5])
+DRAWS = 0.2 * torch.randn(600, 3, generator=GENERATOR) + torch.tensor([0.3, -0.2, 0.5])
 X = torch.randn(30, 2, generator=GENERATOR)
 PREDICT = {
     "student": lambda w, x: td.StudentT(4.0, x @ w[:2], w[2].exp()),

@@ -325,7 +325,8 @@ class Condensed(Result):
                 table.add_row("doubt", reason)
         for line in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(*line)
-        table.add_row("verdict", str(self.verdict))
+        if self.head is not None:
+            table.add_row("verdict", str(self.verdict))
         for note in self.notes:
             table.add_row("note", note)
         return table
