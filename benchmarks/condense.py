@@ -259,7 +259,8 @@ def gaussian_process() -> Case:
         return (2 * w[1]).exp() * (-squares / (2 * w[0]).exp() / 2).exp()
 
     def one(w: Tensor) -> Tensor:
-        factor = torch.linalg.cholesky(kernel(w, squares) + ((2 * w[2]).exp() + 1e-6) * eye)
+        v = w.clamp(-5, 5)  # beyond, the prior alone decides, and matrices are singular
+        factor = torch.linalg.cholesky(kernel(v, squares) + ((2 * v[2]).exp() + 1e-6) * eye)
         solved = torch.linalg.solve_triangular(factor, y[:, None], upper=False)
         return -solved.square().sum() / 2 - factor.diagonal().log().sum() - w.square().sum() / 2
 
