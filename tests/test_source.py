@@ -23,7 +23,7 @@ NAMES = re.compile(r"^    (\w+):", re.MULTILINE)
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/design.md", "examples/README.md")
 ORDER = (  # what a home may import stands above it
     ("errors",),
-    ("arguments", "environment", "records", "text"),
+    ("arguments", "environment", "records", "text", "verdict"),
     ("arrays", "numpy_files"),
     ("outputs", "storage", "progress", "supports"),
     ("evaluation",),

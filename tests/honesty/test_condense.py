@@ -44,7 +44,7 @@ def overfit():
     r"""A bag that fits 32 rows of 12 numbers far better than new ones, and its warnings."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        result = lb.condense(WIDE, logistic, ROWS, **OPTIONS, steps=400)
+        result = lb.condense(WIDE, logistic, ROWS, **OPTIONS, steps=400, lr=0.05)
     return result, [each for each in given if each.category is lb.HeldOutWarning]
 
 

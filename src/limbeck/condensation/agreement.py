@@ -86,6 +86,11 @@ def predictive(predict: PredictFunction, draws: Draws, x: X | None = None) -> An
     return OutputFamily.of(predict.example).distribution(Average(predict, draws)(x))
 
 
+def outcomes_for(n: int) -> int:
+    r"""The number of outcomes at each of n inputs: more where inputs are few."""
+    return max(OUTCOMES, min(512, 8192 // n))
+
+
 def _block_size(predict: PredictFunction, draws: Draws, outcomes: int = 1) -> int:
     r"""The number of inputs whose predictions by all draws fit into memory at once."""
     return max(1, AT_ONCE // (draws.count * predict.numbers * draws.dtype.itemsize * outcomes))
@@ -117,7 +122,8 @@ def agreement(
         teacher, whole = partial(t.log_prob, events[:size]), partial(student.log_prob, events)
     else:
         n, classes = rows(x), predict.classes is not None
-        size = n if classes else min(n, _block_size(predict, draws, OUTCOMES))
+        each = outcomes_for(n)
+        size = n if classes else min(n, _block_size(predict, draws, each))
         for start in range(0, n, size):
             block = part_of(x, start, size)
             t, f = predictive(predict, draws, block), student(block)
@@ -125,8 +131,9 @@ def agreement(
             if classes:
                 divergences.append(_class_kl(class_logs(t), class_logs(f)))
             else:
-                outcomes = t.sample((OUTCOMES,), generator)
-                divergences.append((t.log_prob(outcomes) - f.log_prob(outcomes)).flatten())
+                outcomes = t.sample((each,), generator)
+                ratio = f.log_prob(outcomes).double() - t.log_prob(outcomes).double()
+                divergences.append((ratio.expm1() - ratio).flatten())  # see `_sampled_kl`
             if y is not None:
                 labels = y[start : start + size]
                 logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))

@@ -2,7 +2,6 @@ r"""`condense`: draws of a posterior, stored or streamed, in; a small predictive
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,10 +13,11 @@ from torch.utils.data import DataLoader
 
 from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arrays import Batch, X, rows
+from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import divergence, posterior_divergence
-from limbeck.condensation.condensed import Condensed, run_steps
+from limbeck.condensation.bag_fit import can_pool, fit_bag
+from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.predict_function import (
     OutputFamily,
@@ -31,8 +31,7 @@ from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
-from limbeck.distributions.checking import check
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Eager, Inputs
 from limbeck.losses.base import Loss
@@ -47,6 +46,8 @@ from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import batch_size_of
 
 PROBE = 8  # inputs that `predict` is tried at
+# settings of gradient descent: a bag is fitted by it if one of them is chosen
+GRADIENT = ("optimizer", "schedule", "lr", "clip", "update", "batch_size", "engine", "precompute")
 
 
 @arg.checked_arguments
@@ -69,7 +70,9 @@ def condense(
     covariance: Annotated[str, arg.Choice(*gaussians.KINDS)] = "full",
     samples: arg.Count = 10_000,
     restarts: arg.CountFromZero | None = None,
-    steps: arg.Count = 5_000,
+    noise: arg.Fraction = 0.5,
+    joint: arg.Flag = False,
+    steps: arg.Count | arg.Auto = "auto",
     batch_size: arg.Count | arg.Auto = "auto",
     pool: arg.Count | arg.Auto | None = "auto",
     draws_per_input: arg.Count | arg.Auto = "auto",
@@ -115,14 +118,25 @@ def condense(
         thin: Take every `thin`-th draw of each chain. Default: 1.
         layout: The first axes of arrays; see `limbeck.posteriors.read.as_draws`. Default: "auto".
         covariance: Without inputs, "full" (default), "diagonal" or "spherical" covariances.
-        samples: Without inputs, number of samples that batch EM fits. Default: 10,000.
+        samples: Number of draws that are taken from a stream; without inputs, number of samples
+            that batch EM fits. Default: 10,000.
         restarts: Without inputs, starts of EM, the best of which counts. Default: 10; online, 4.
-        steps: The number of steps. Default: 5,000.
-        batch_size: Inputs a step. Default: 200, or the batches of a torch DataLoader.
-        pool: Batch only: number of inputs that are drawn, once, from a source that does not end;
-            None draws fresh ones at each step. Default: 5,000 to 50,000, fewer for more draws.
-        draws_per_input: Online only: number of a minibatch's draws that predict each input; more
-            reduce the noise and take longer. Default: up to 16; the source text has 1.
+        noise: A bag is trained at the rows of data, and at inputs between and beyond them: rows
+            with noise of so many standard deviations, in the data's own covariance. Whole numbers
+            stay. 0 trains at the rows alone. Default: 0.5.
+        joint: Whether a bag is trained on pairs of inputs, so that covariances and joint samples of
+            several inputs are right too. Default: False.
+        steps: The number of steps. Default: "auto", up to 400 of L-BFGS for a bag; 5,000 of
+            gradient descent for other students, or if you choose its optimizer, schedule, lr, clip,
+            batch_size or engine.
+        batch_size: Inputs a step of gradient descent. Default: 200, or the batches of a torch
+            DataLoader.
+        pool: Number of inputs at which the average over draws is computed, once; None draws fresh
+            ones at each step of gradient descent. Default: up to 4,000 for a bag; else 5,000 to
+            50,000.
+        draws_per_input: Gradient descent with a stream: number of a minibatch's draws that predict
+            each input; more reduce the noise and take longer. Default: up to 16; the source text
+            has 1.
         held_out: Inputs at which the student is measured after training, and its loss recorded,
             unless a stream cannot go back. Default: None, a part of the inputs.
         held_out_fraction: The fraction of the different rows of a data set that the student is not
@@ -141,7 +155,7 @@ def condense(
     """
     bag = {"components": components, "support": support, "weighted": weighted}
     settings: dict[str, Any] = {
-        "steps": steps,
+        "steps": 5_000 if steps == "auto" else steps,
         "progress": progress,
         "seed": seed,
         "device": device,
@@ -174,7 +188,17 @@ def condense(
     online = teachers.is_online(online, draws)
     if inputs is None:
         return densities.condense_density(request, covariance, samples, restarts, online)
-    return _condense_draws(request, _as_loss(loss), online, pool, draws_per_input)
+    criterion, bag_options = _as_loss(loss), None
+    terms = [(c, term.name, getattr(term, "temperature", 1)) for c, term in criterion]
+    default = all(getattr(training, name) == getattr(Training(), name) for name in GRADIENT)
+    default = default and student is None and draws_per_input == "auto" and pool is not None
+    resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
+    if default and not resumable and terms == [(1, "cross_entropy", 1)]:
+        bag_options = (noise, samples, joint, 400 if steps == "auto" else int(steps))
+    elif joint:
+        expected = "False beside other students, losses and settings of gradient descent"
+        raise ArgumentError("joint", True, expected)
+    return _condense_draws(request, criterion, online, pool, draws_per_input, bag_options)
 
 
 def _as_loss(loss: Loss | str) -> Loss:
@@ -188,8 +212,9 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 
 def _condense_draws(
-    request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str
-) -> Condensed:
+    request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str,
+    bag_options: tuple[float, int, bool, int] | None = None,
+) -> Condensed:  # fmt: skip
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
     split = hold_out(all_inputs, request.held_out, request.held_out_fraction, seed)
@@ -203,6 +228,13 @@ def _condense_draws(
     x = source.probe(PROBE).x
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
+    if bag_options is not None and function.vmapped and can_pool(source):
+        noise, samples, joint, steps = bag_options
+        bag, _ = _make_bag(function, draws, training, request)
+        settings = replace(request.training, steps=steps)
+        size = "auto" if pool is None else pool
+        options = (size, noise, samples, joint, diagnostics)
+        return fit_bag(settings, bag.to(device), function, draws, split, *options)
     if student is None:
         student, training = _make_bag(function, draws, training, request)
     head = OutputFamily.of(function.example)
@@ -247,16 +279,12 @@ def _condense_draws(
         calling=function,
         posterior=draws,
     )
-    try:
-        check(result.predict(x), rows(x), "student")
-    except ArgumentError as error:
-        hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())
+    check_student(result, x)
     reference = stored or fresh.recorded()
     if reference is not None:
-        measure = partial(posterior_divergence, function, reference, result.predict, seed)
         watching = training.patience is not None
         note = "the loss on the held-out inputs also decided when to stop" if watching else ""
+        measure = partial(posterior_divergence, function, reference, result.predict, seed)
         result.new_inputs = check_new_inputs(split, source, measure, seed, note)
     return result
 

@@ -2,6 +2,8 @@ r"""The result of `condense`: a small student, diagnostics of the draws, its rep
 
 from __future__ import annotations
 
+import inspect
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -13,11 +15,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from limbeck.arguments import PathLike, UserObject, Whole, checked_arguments
-from limbeck.arrays import X, as_part, as_parts, floats
+from limbeck.arguments import Count, PathLike, Seed, UserObject, Whole, checked_arguments
+from limbeck.arrays import X, as_part, as_parts, floats, rows
 from limbeck.condensation.agreement import Agreement, agreement
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.models import model_spec, named_model
+from limbeck.condensation.pool import PoolDivergence
 from limbeck.condensation.predict_function import (
     Means,
     OutputFamily,
@@ -27,7 +30,8 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.distributions.checking import check
+from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
@@ -43,6 +47,7 @@ from limbeck.training.config import Training
 from limbeck.training.distill import prepare
 from limbeck.training.loop import Run
 from limbeck.training.result import FORMAT, STUDENT, Result, from_files, read_files
+from limbeck.verdict import Verdict
 
 Predict: TypeAlias = Callable[..., Any]  # of a draw and inputs
 ABOUT = "condensation.json"
@@ -50,6 +55,8 @@ FIELDS = {
     **dict.fromkeys(("head", "bag", "diagnostics", "new_inputs"), dict[str, Any] | None),
     "notes": list[str], "used": int, "draw_bytes": int,
 }  # fmt: skip
+MIN_EFFECTIVE_DRAWS = 50
+LARGE_DIVERGENCE = 0.01  # nats: by Pinsker's inequality, probabilities may be off by 0.07
 SAVED = ("notes", "used", "draw_bytes")  # attributes that are saved as they are
 
 
@@ -85,6 +92,33 @@ class Condensed(Result):
     def bytes(self) -> int:
         r"""The bytes of the student."""
         return sum(tensor.nbytes for tensor in self.student.state_dict().values())
+
+    @property
+    def verdict(self) -> Verdict:
+        r"""Whether to trust it: converged draws, no overfitting, enough components and draws."""
+        doubts, unchecked = list[str](), list[str]()
+        if (draws := self.diagnostics) is not None:
+            doubts += [f"the draws have not converged: {reason}" for reason in draws.reasons]
+            sizes = draws.ess[draws.ess.isfinite()]
+            if not draws.reasons and len(sizes) and float(sizes.min()) < MIN_EFFECTIVE_DRAWS:
+                name = draws.names[int(draws.ess.nan_to_num(math.inf).argmin())]
+                size = f"the effective size of {name} is {float(sizes.min()):.3g}"
+                doubts.append(f"the draws have not converged: {size}")
+        if (new := self.new_inputs) is None:
+            return Verdict(tuple(doubts), ("not compared with the draws at new inputs",))
+        doubts += [f"the draws have not converged: {new.drift}"] if new.drift else []
+        if new.state == "doubtful":
+            doubts.append(f"overfitting: {new.reason}")
+        elif new.state == "unchecked":
+            unchecked.append(new.reason)
+        gap = new.best if new.held_out is None else new.held_out.mean - 2 * new.held_out.std_error
+        if new.state != "doubtful" and gap is not None and gap > LARGE_DIVERGENCE:
+            where = "the inputs" if new.held_out is None else "new inputs"
+            doubts.append(f"too few components: the divergence is {gap:.2g} nats at {where}")
+        if new.noise is not None and LARGE_DIVERGENCE < new.noise < math.inf:
+            words = f"averages over other draws would differ by about {new.noise:.2g} nats"
+            doubts.append(f"too few draws: {words}")
+        return Verdict(tuple(doubts), tuple(unchecked))
 
     @torch.no_grad()
     def predict(self, x: UserObject[object] = None) -> Any:
@@ -141,6 +175,37 @@ class Condensed(Result):
         return replace(result, new_inputs=self.new_inputs)
 
     @checked_arguments
+    def to_arviz(
+        self, x: UserObject[object], y: UserObject[object] = None, *,
+        samples: Count = 1000, seed: Seed = 0,
+    ) -> Any:  # fmt: skip
+        r"""Samples of the student's predictions as an ArviZ object, with the outcomes if given.
+
+        The group posterior_predictive has y (1, samples, n, ...), observed_data the outcomes. The
+        samples are joint ones if the bag was condensed with `joint=True`.
+
+        Arguments:
+            x: Inputs (n, ...).
+            y: Outcomes at x. Default: None.
+            samples: Number of samples. Default: 1,000.
+            seed: The seed of the samples. Default: 0.
+        """
+        import arviz
+
+        generator = torch.Generator().manual_seed(seed)
+        if isinstance(self.student, SampleBag) and self.student.joint:
+            drawn = self.student.sample_jointly(self._to_student(x), samples, generator)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PseudoDrawWarning)
+                drawn = self.predict(x).sample((samples,), generator)
+        groups: dict[str, Any] = {"posterior_predictive": {"y": drawn[None].cpu().numpy()}}
+        if y is not None:
+            groups["observed_data"] = {"y": as_part(y, "y").values.cpu().numpy()}
+        by_name = "posterior_predictive" in inspect.signature(arviz.from_dict).parameters
+        return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)
+
+    @checked_arguments
     def save(self, folder: PathLike) -> Path:
         r"""Write the student, its history and the form of its outputs into a folder.
 
@@ -153,6 +218,7 @@ class Condensed(Result):
         bag = None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
+            bag["joint"] = self.student.joint
         diagnostics = None
         if self.diagnostics is not None:
             lists = {name: getattr(self.diagnostics, name).tolist() for name in ("r_hat", "ess")}
@@ -214,6 +280,7 @@ class Condensed(Result):
             with of_file(path):
                 like = Structure.from_spec(bag)
             student = SampleBag.from_tensors(function, like, tensors)
+            student.joint = bag.get("joint") is True
         elif predict is not None:
             received = f"a function for {folder}, whose student calls none"
             raise ArgumentError("predict", received, "None")
@@ -257,6 +324,8 @@ class Condensed(Result):
                 table.add_row("doubt", reason)
         for line in self.new_inputs.lines() if self.new_inputs else ():
             table.add_row(*line)
+        if self.head is not None:
+            table.add_row("verdict", str(self.verdict))
         for note in self.notes:
             table.add_row("note", note)
         return table
@@ -270,13 +339,18 @@ class Condensed(Result):
 
 
 def run_steps(
-    teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training
-) -> tuple[Run, dict[str, Any]]:
-    r"""All steps, or as many as the draws allow; and the fields of a `Result` after the student."""
+    teacher: Teacher | None, student: nn.Module, inputs: Inputs, loss: Loss, training: Training,
+    enough: float = -math.inf,
+) -> tuple[Run, dict[str, Any]]:  # fmt: skip
+    r"""All steps, or as many as the draws allow; and the fields of a `Result` after the student.
+
+    A held-out loss of at most `enough` ends the training too.
+    """
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):
-            pass
+            if run.plateau is not None and run.plateau.best <= enough:
+                run.stop(f"the held-out loss is below {enough:.2g}, the error of the draws")
     except StreamEnded as end:
         if not run.done:
             raise
@@ -292,7 +366,8 @@ def run_steps(
     finally:
         run.objective.release()
     objective, engine = run.objective, run.engine
-    x = unpair(objective._like).x if isinstance(student, PairDensity) else objective._like
+    pairs = isinstance(student, PairDensity | PoolDivergence)
+    x = unpair(objective._like).x if pairs else objective._like
     shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
     about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
     settings = {**(run.identity or {}), **about}
@@ -300,6 +375,15 @@ def run_steps(
     outcome = (run.history, run.done, str(run.stop_reason), run.seconds, *how)
     names = [field.name for field in fields(Result)[1:]]
     return run, dict(zip(names, outcome, strict=True))
+
+
+def check_student(result: Condensed, x: X) -> None:
+    r"""Warn of a student whose predictions are not valid at inputs x."""
+    try:
+        check(result.predict(x), rows(x), "student")
+    except ArgumentError as error:
+        hint = "support= keeps variables of a bag positive or within bounds"
+        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())
 
 
 def _check_bag(bag: SampleBag, head: OutputFamily | None, shapes: dict[str, Any]) -> None:

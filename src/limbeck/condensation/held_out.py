@@ -24,6 +24,7 @@ from limbeck.training.config import Training
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
+LEAST = 1e-4  # nats that never count: by Pinsker's inequality all probabilities are within 0.7%
 GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
 ACCEPTED = "inputs as a tensor, an array or a Dataset; or None"
 
@@ -167,7 +168,7 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     new = ~np.isin(keys, seen)
     if not isinstance(source, Dataset):
         if not isinstance(trained, Dataset):  # the inputs of the training are unknown
-            if any(isinstance(part, Loader) for part in _inside(source)):
+            if any(isinstance(part, Loader) for part in sources_of(source)):
                 raise NoNewInputs("a loader gives the same rows again in every pass")
             known = np.concatenate([_known_keys(source), seen])
             repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
@@ -182,13 +183,14 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     return map_tensors(lambda part: part[index.to(part.device)], drawn), int((~new).sum())
 
 
-def _inside(source: Inputs) -> list[Inputs]:
+def sources_of(source: Inputs) -> list[Inputs]:
+    r"""A source, and the sources that it is made of."""
     inner = source.sources if isinstance(source, Nested) else []
-    return [source, *(part for child in inner for part in _inside(child))]
+    return [source, *(part for child in inner for part in sources_of(child))]
 
 
 def _known_keys(*sources: Inputs) -> np.ndarray:
-    parts = {id(part): part for source in sources for part in _inside(source)}.values()
+    parts = {id(part): part for source in sources for part in sources_of(source)}.values()
     keys = [_keys(part.x) for part in parts if isinstance(part, Dataset)]
     return np.concatenate([np.empty(0, np.int64), *keys])
 
@@ -258,6 +260,14 @@ class NewInputs:
         training: The divergence at training inputs; None if these were fresh at every step.
         held_out: The divergence at new inputs.
         kind: What the new inputs are.
+        start: The divergence of the draws that a bag started from, at the inputs that decided when
+            to stop; None of other students.
+        best: The divergence of the bag there.
+        worth: The number of random draws of the posterior whose average is as near.
+        curve: Divergences of the averages of N random draws, as pairs (N, divergence).
+        noise: About the divergence of the average over all draws from that of another run.
+        drift: How the draws change in time, if they do.
+        covariance: With `joint=True`, the relative error of covariances of pairs of new inputs.
     """
 
     state: str = "unchecked"
@@ -265,11 +275,33 @@ class NewInputs:
     training: Divergence | None = None
     held_out: Divergence | None = None
     kind: str = ""
+    start: float | None = None
+    best: float | None = None
+    worth: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    noise: float | None = None
+    drift: str = ""
+    covariance: float | None = None
+
+    @property
+    def worth_text(self) -> str:
+        r"""The worth in words, as 'as near as 640 random draws'; empty if it is not known."""
+        if self.worth is None or not self.worth > 0:
+            return ""
+        number = f"{float(f'{self.worth:.2g}'):,.0f}" if self.worth < 1e9 else "a billion"
+        return f"as near as {number} random draw{'s' if self.worth >= 1.5 else ''}"
 
     def lines(self) -> list[tuple[str, str]]:
         r"""The rows of a table, as names and values."""
         both = (("KL, training inputs", self.training), (f"KL, {self.kind}", self.held_out))
         lines = [(name, str(value)) for name, value in both if value is not None]
+        if self.start is not None and self.best is not None:
+            words = f"{self.start:.2g}; trained {self.best:.2g}"
+            lines.append(("KL, draws it started from", words))
+        if self.covariance is not None:
+            lines.append(("covariances of pairs", f"relative error {self.covariance:.2g}"))
+        if self.worth_text:
+            lines.append(("worth", self.worth_text))
         return [*lines, ("at new inputs", f"{self.state}: {self.reason}")]
 
     def record(self) -> dict[str, Any]:
@@ -286,6 +318,7 @@ class NewInputs:
             if (values := record[name]) is not None:
                 numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
                 record[name] = Divergence(**numbers)
+        record["curve"] = tuple((int(n), float(kl)) for n, kl in record.get("curve", ()))
         return cls(**record)
 
 
@@ -293,8 +326,9 @@ Measure = Callable[[X], tuple[Tensor, Tensor]]  # divergences (n,), and errors (
 
 
 def check_new_inputs(
-    split: HeldOut, trained: Inputs, measure: Measure, seed: int, note: str = ""
-) -> NewInputs:
+    split: HeldOut, trained: Inputs, measure: Measure, seed: int, note: str = "",
+    least: float = LEAST,
+) -> NewInputs:  # fmt: skip
     r"""Measure a student at new and at training inputs; warn if it is clearly worse at new ones."""
     try:
         new, dropped = _new_rows(split, trained, seed)
@@ -309,20 +343,21 @@ def check_new_inputs(
     if dropped:
         repeats = f"{dropped:,} more were left out, as rows that repeat or were trained on"
         note = f"{repeats}; {note}" if note else repeats
-    return judge(values[:n], values[n:], noise.mean().item(), split.kind, seed, note)
+    return judge(values[:n], values[n:], noise.mean().item(), split.kind, seed, note, least)
 
 
 def judge(
-    training: Tensor, new: Tensor, noise: float, kind: str, seed: int, note: str = ""
-) -> NewInputs:
+    training: Tensor, new: Tensor, noise: float, kind: str, seed: int, note: str = "",
+    least: float = LEAST,
+) -> NewInputs:  # fmt: skip
     r"""The verdict from divergences (n,) at training and at new inputs; warns if it is doubtful.
 
     Clearly worse means: at least twice the divergence, by more than the error of the average over
     draws, and by more than a random split of one set would give (a permutation test). `training` is
     empty if inputs were fresh at every step; `noise` is the divergence of the average over draws
-    from the quantity that it estimates.
+    from the quantity that it estimates, and `least` the least difference that counts.
     """
-    state, reason = _verdict(training, new, noise, seed)
+    state, reason = _verdict(training, new, max(noise, least), seed)
     if state == "doubtful":
         warnings.warn(
             f"condense: {reason}. More inputs, such as lb.inputs.Munge(X), or fewer components "
@@ -335,7 +370,7 @@ def judge(
     return NewInputs(state, words, before, Divergence.of(new), kind)
 
 
-def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[str, str]:
+def _verdict(training: Tensor, new: Tensor, least: float, seed: int) -> tuple[str, str]:
     r"""The state of `NewInputs`, and the reason."""
     for values, where in ((new, "new"), (training, "training")):
         if bad := int((~values.isfinite()).sum()):
@@ -346,8 +381,7 @@ def _verdict(training: Tensor, new: Tensor, noise: float, seed: int) -> tuple[st
     one, other = training.mean().item(), new.mean().item()
     excess, enough = other - one, math.comb(len(training) + len(new), len(new)) >= 1 / LEVEL
     chance = 1.0
-    # 1e-4 nats never count: by Pinsker's inequality all probabilities are within 0.7%
-    if enough and other > 2 * one and excess > max(noise, 1e-4):
+    if enough and other > 2 * one and excess > least:
         # the p-value of a permutation test: right for any distribution of divergences
         pooled = torch.cat([training, new]).cpu().numpy()
         generator, n, total, more = np.random.default_rng(seed), len(new), pooled.sum(), 0

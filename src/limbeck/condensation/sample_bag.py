@@ -17,6 +17,7 @@ from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
+from limbeck.distributions.families import adapt, without_validation
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
@@ -294,6 +295,7 @@ class SampleBag(nn.Module):
         self.free = nn.Parameter(((first - centre) / scale).to(device, dtype))
         self.logits = nn.Parameter(torch.zeros_like(self.free[:, 0])) if weighted else None
         self._once, self._trained = WarnOnce(), False
+        self.joint = False  # whether it was trained on pairs of inputs
         self._start_version = self.free._version
 
     @classmethod
@@ -310,6 +312,13 @@ class SampleBag(nn.Module):
             raise ArgumentError("free", f"a tensor of {free.dtype}", "a floating-point type")
         weighted = "logits" in tensors
         return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
+
+    @torch.no_grad()
+    def start_at(self, rows: Tensor) -> None:
+        r"""Set the components to draws (components, dim)."""
+        free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
+        self.free.copy_((free - self.centre) / self.scale)
+        self._start_version = self.free._version
 
     @property
     def predict(self) -> Callable[..., Any]:
@@ -357,14 +366,56 @@ class SampleBag(nn.Module):
         It is right at each single x. Its samples at several x are independent of each other, which
         those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        dtype, predict = self.free.dtype, self.predict
-        x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        stacked = over_draws(lambda draw: broadcast(predict(draw, x)), self._draws)
+        return marginal(self.average_of(self.predict, x), self._once)
+
+    def average_of(self, predict: UserObject[Callable[..., Any]], x: UserObject[X]) -> Any:
+        r"""The average over components of a function of a draw and inputs."""
         if self.logits is None:
             log_weights = self.free.new_full((self.components,), -math.log(self.components))
         else:
             log_weights = self.logits.log_softmax(0)
-        return marginal(weighted_average(stacked, log_weights), self._once)
+        return weighted_average(self._stacked(predict, x), log_weights)
+
+    def _stacked(self, predict: Callable[..., Any], x: X) -> Any:
+        dtype = self.free.dtype
+        x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+        with without_validation():
+            return over_draws(lambda draw: broadcast(adapt(predict(draw, x))), self._draws)
+
+    def covariances(self, x: UserObject[X]) -> Tensor:
+        r"""The covariances (n, n) of the means of y at n inputs, over the components.
+
+        For different inputs they are those of y; the variance of y is that of `forward(x)`. They
+        are those of the posterior if the bag was condensed with `joint=True`.
+        """
+        means = self._stacked(self.predict, x).mean.flatten(1).double()
+        weights = self.weights.double()
+        apart = means - weights @ means
+        return (apart * weights[:, None]).T @ apart
+
+    @checked_arguments
+    @torch.no_grad()
+    def sample_jointly(
+        self, x: UserObject[X], count: Count = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        r"""Samples of y at all inputs together, (count, n, ...), each of one component.
+
+        Arguments:
+            x: Inputs.
+            count: Number of samples. Default: 1.
+            generator: The generator. Default: None, torch's own.
+        """
+        if not self.joint:
+            received = "a bag that was trained for one input at a time"
+            raise ArgumentError("joint", received, "lb.condense(..., joint=True)")
+        stacked, pieces = self._stacked(self.predict, x), []
+        chosen = torch.multinomial(self.weights.cpu(), count, True, generator=generator)
+        for k in range(self.components):
+            select: Any = lambda value, dims, k=k: value[k]  # noqa: E731
+            one = map_parameters(stacked, select)
+            pieces.append(one.sample((int((chosen == k).sum()),), generator))
+        order = chosen.argsort(stable=True).argsort()
+        return torch.cat(pieces)[order]
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
         r"""Take the supports of a saved bag, before its other tensors are loaded."""

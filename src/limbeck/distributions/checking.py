@@ -6,21 +6,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from limbeck.distributions.base import Distribution, Mixture, given, with_tensors
 from limbeck.distributions.discrete import Bernoulli
+from limbeck.distributions.families import TorchFamily, adapt
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
-ACCEPTED = "a Bernoulli, Categorical, Normal, MultivariateNormal, Poisson or Mixture of limbeck's"
+ACCEPTED = "a distribution of limbeck's or of torch.distributions"
 
 
 def as_distribution(value: object, argument: str = "predict", like: Tensor | None = None) -> Any:
-    r"""One of limbeck's distributions, with tensors for parameters; anything else is refused."""
+    r"""A distribution of limbeck's or of torch, with tensors for parameters, or an error."""
+    value = adapt(value, argument)
     if not isinstance(value, Distribution):
-        module, name = type(value).__module__, type(value).__name__
-        name = f"{module}.{name}" if module.startswith("torch.distributions") else name
-        raise ArgumentError(argument, f"a {name} as its result", ACCEPTED)
+        raise ArgumentError(argument, f"a {type(value).__name__} as its result", ACCEPTED)
     _refuse_incomplete(value, argument)
     try:
         return with_tensors(value, like)
@@ -75,6 +76,8 @@ def _shape(part: Distribution | Tensor) -> tuple[int, ...]:
 
 
 def _check_values(distribution: Any, argument: str) -> None:
+    if isinstance(distribution, TorchFamily):
+        return _check_torch(distribution, argument)
     for name, value in distribution._asdict().items():
         if isinstance(value, Distribution):
             _check_values(value, argument)
@@ -83,11 +86,27 @@ def _check_values(distribution: Any, argument: str) -> None:
             raise ArgumentError(argument, received, fault[1])
 
 
+def _check_torch(distribution: Any, argument: str) -> None:
+    r"""The constraints that a class of torch states, which it does not check inside of vmap."""
+    for name, value in distribution._asdict().items():
+        constraint = distribution.kind.arg_constraints.get(name)
+        if not bool(value.isfinite().all()):
+            received = f"{name} of a {distribution.kind.__name__} with NaN or infinite numbers"
+            raise ArgumentError(argument, received, "finite numbers")
+        known = constraint is not None and not constraints.is_dependent(constraint)
+        if known and not bool(constraint.check(value).all()):
+            low, high = value.min().item(), value.max().item()
+            received = f"{name} of a {distribution.kind.__name__} between {low:.4g} and {high:.4g}"
+            raise ArgumentError(argument, received, f"numbers that are {constraint}")
+
+
 def _fault(name: str, value: Tensor, binary: bool) -> tuple[str, str] | None:
     r"""What is wrong with the values of a parameter, and what is expected."""
     finite = value.isfinite()
     if name == "logits" and not binary:  # a class may be impossible
         finite |= value == -torch.inf
+    if name in ("low", "high"):  # no limit
+        finite |= value.isinf()
     if not bool(finite.all()):
         return f"with {int((~finite).sum())} that are NaN or infinite", "finite numbers"
     if not value.numel():
@@ -99,6 +118,8 @@ def _fault(name: str, value: Tensor, binary: bool) -> tuple[str, str] | None:
             return between, "probabilities, between 0 and 1"
         if not binary and bool(((value.sum(-1) - 1).abs() > TOLERANCE).any()):
             return f"with the sum {value.sum(-1).flatten()[0].item():.4g}", "numbers with the sum 1"
+    if name == "zero" and not 0 <= low <= high <= 1:
+        return between, "probabilities, between 0 and 1"
     if name == "scale" and low <= 0:
         return between, "numbers above zero"
     if name == "rate" and low < 0:

@@ -23,6 +23,7 @@ from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
 from limbeck.storage.files import plain
 from limbeck.text import PlainTable, table_text
+from limbeck.verdict import Verdict
 
 NAMES = {
     "ais": "annealed importance sampling",
@@ -94,41 +95,6 @@ def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
             "mostly too low, and their errors too"
         )
     return reasons
-
-
-@dataclass(frozen=True)
-class Verdict:
-    r"""Whether an estimate can be trusted.
-
-    Attributes:
-        doubts: The checks that failed, as text.
-        unchecked: The checks that did not run, as text; they do not count as passed.
-        assumption: What no check can tell, as text: about modes that nothing led to.
-    """
-
-    doubts: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
-    assumption: str = ""
-
-    @property
-    def state(self) -> str:
-        r"""One of "trustworthy", "doubtful" (a check failed), "unchecked" (one did not run)."""
-        return "doubtful" if self.doubts else "unchecked" if self.unchecked else "trustworthy"
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        r"""Why it is not trustworthy, as text: first doubts, then what was not checked."""
-        return self.doubts + self.unchecked
-
-    @property
-    def trustworthy(self) -> bool:
-        return self.state == "trustworthy"
-
-    def __bool__(self) -> bool:
-        return self.trustworthy
-
-    def __str__(self) -> str:
-        return f"{self.state}: {'; '.join(self.reasons)}" if self.reasons else self.state
 
 
 @dataclass(repr=False)

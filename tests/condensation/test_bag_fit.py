@@ -1,0 +1,162 @@
+r"""Bags fitted at a pool of inputs: neighbours, choice of draws, joint predictions, verdicts."""
+
+import warnings
+
+import pytest
+import torch
+
+import limbeck as lb
+from limbeck.condensation.pool import (
+    Covariances,
+    choose_draws,
+    draws_curve,
+    neighbours,
+    subset_divergence,
+    worth,
+)
+from limbeck.condensation.predict_function import PredictFunction
+from limbeck.posteriors.draws import Draws
+from tests.refusals import refused
+
+GENERATOR = torch.Generator().manual_seed(0)
+DRAWS = torch.randn(400, 6, generator=GENERATOR)
+ROWS = torch.randn(60, 6, generator=GENERATOR)
+OPTIONS = {"progress": False, "device": "cpu"}
+
+
+def logistic(w, x):
+    return lb.Bernoulli(logits=x @ w)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_neighbours_have_the_mean_and_covariance_of_the_rows():
+    x = torch.randn(500, 3, generator=generator(1)) @ torch.tensor(
+        [[1.0, 2, 0], [0, 1, 1], [0, 0, 3]]
+    )
+    near, index = neighbours(x, 40_000, 0.5, generator())
+    assert near.shape == (40_000, 3)
+    assert index.shape == (40_000,)
+    torch.testing.assert_close(near.mean(0), x.mean(0), atol=0.05, rtol=0)
+    torch.testing.assert_close(near.T.cov(), x.T.cov(), atol=0.3, rtol=0.05)
+
+
+def test_codes_bounds_and_constant_columns_stay():
+    x = {
+        "group": torch.arange(40) % 5,
+        "x": torch.stack([torch.rand(40, generator=generator(1)), torch.ones(40)], 1),
+        "code": torch.arange(40.0),
+    }
+    near, index = neighbours(x, 500, 0.5, generator())
+    assert torch.equal(near["group"], x["group"][index])
+    assert torch.equal(near["code"], x["code"][index])
+    assert (near["x"][:, 1] == 1).all()
+    assert near["x"].min() >= 0
+    assert near["x"].max() <= 1
+    assert (near["x"][:, 0] != x["x"][index, 0]).any()
+    assert neighbours(torch.arange(10), 5, 0.5, generator()) is None
+    assert neighbours(ROWS, 5, 0.0, generator()) is None
+
+
+def test_chosen_draws_are_nearer_than_random_ones():
+    p = torch.sigmoid(DRAWS @ ROWS.T).double()
+    both = torch.stack([p, 1 - p], -1).flatten(1)
+    t = both.mean(0)
+    ratio, weight = both / t, t / t.sum()
+    chosen = choose_draws(ratio, weight, 10, True)
+    assert len(set(chosen)) == 10
+    best = float(subset_divergence(ratio[chosen].mean(0), weight, True))
+    others = []
+    for k in range(50):
+        random = ratio[torch.randperm(400, generator=generator(k))[:10]].mean(0)
+        others.append(float(subset_divergence(random, weight, True)))
+    assert 0 <= best < min(others)
+
+
+def test_worth_inverts_the_curve_of_random_draws():
+    curve = {2**k: 0.3 / 2**k for k in range(8)}
+    assert worth(curve, 0.3 / 50) == pytest.approx(50)
+    assert worth(curve, 0.3 / 5000) == pytest.approx(5000)
+    assert worth(curve, 1.0) == 1
+    ratio = 1 + 0.1 * torch.randn(500, 40, generator=generator(), dtype=torch.float64)
+    ratio = ratio / ratio.mean(0)
+    found = draws_curve(ratio, torch.full((40,), 1 / 40).double(), False, generator())
+    assert found[64] * 64 == pytest.approx(found[8] * 8, rel=0.2)  # as 1/N
+
+
+def test_a_bag_is_better_at_new_inputs_than_the_draws_it_started_from():
+    result = lb.condense(DRAWS, logistic, ROWS, **OPTIONS)
+    found = result.new_inputs
+    assert found.best < found.start
+    new = torch.randn(500, 6, generator=generator(5))
+    starts = [lb.SampleBag(logistic, DRAWS, generator=generator(k)) for k in range(5)]
+    t = torch.sigmoid(new @ DRAWS.T).mean(1)
+    errors = [(bag(new).mean.detach() - t).abs().mean() for bag in (result.student, *starts)]
+    assert errors[0] < 0.5 * min(errors[1:])
+    assert "as near as" in str(result)
+    assert result.verdict.state == "trustworthy"
+    assert "verdict" in str(result)
+
+
+def test_too_few_components_are_doubted():
+    def narrow(w, x):  # one component cannot be as wide as the average
+        return lb.Normal(x @ w, torch.tensor(0.1))
+
+    verdict = lb.condense(DRAWS, narrow, ROWS, components=1, steps=20, pool=100, **OPTIONS).verdict
+    assert verdict.state == "doubtful"
+    assert "too few components" in str(verdict)
+
+
+def test_a_stream_that_jumps_is_doubted_and_counts_its_draws():
+    def stream(jump):
+        for step in range(100):
+            yield torch.randn(50, 2, generator=generator(step)) + (jump if step >= 20 else 0.0)
+
+    x = torch.randn(40, 2, generator=generator(3))
+    steady = lb.condense(stream(0.0), logistic, x, samples=2000, steps=20, **OPTIONS)
+    assert steady.used == 2000
+    assert not steady.new_inputs.drift
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jumped = lb.condense(stream(1e4), logistic, x, samples=2000, steps=20, **OPTIONS)
+    assert jumped.verdict.state == "doubtful"
+    assert "quarter of the draws" in str(jumped.verdict)
+
+
+def test_joint_predictions_have_the_posteriors_covariances():
+    effects = torch.randn(500, 1, generator=generator(6)) + 0.5 * torch.randn(
+        500, 4, generator=generator(7)
+    )
+
+    def predict(w, x):
+        return lb.Normal(w[x], torch.ones(()))
+
+    groups = torch.arange(4)
+    result = lb.condense(effects, predict, groups, joint=True, **OPTIONS)
+    bag, truth = result.student, torch.cov(effects.T, correction=0).double()
+    torch.testing.assert_close(bag.covariances(groups).detach(), truth, rtol=0.1, atol=0)
+    assert result.new_inputs.covariance < 0.05
+    samples = bag.sample_jointly(groups, 20_000, generator())
+    spread = (samples[:, 0] - samples[:, 1]).var()
+    assert float(spread) == pytest.approx(
+        float(truth[0, 0] + truth[1, 1] - 2 * truth[0, 1] + 2), rel=0.1
+    )
+    known = Covariances.of(
+        PredictFunction(predict, effects[:8], groups), Draws.one_chain(effects), groups
+    )
+    torch.testing.assert_close(known.matrix, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_joint_samples_need_joint_training():
+    bag = lb.SampleBag(logistic, DRAWS, components=3)
+    with refused("joint", "one input at a time"):
+        bag.sample_jointly(ROWS)
+    with refused("joint", "True"):
+        lb.condense(DRAWS, logistic, ROWS, joint=True, lr=0.1, **OPTIONS)
+
+
+def test_predictions_that_are_not_finite_are_refused():
+    with refused("predict", "NaN or infinite"):
+        lb.condense(DRAWS, lambda w, x: lb.Normal((x @ w).sqrt(), torch.ones(())), ROWS, **OPTIONS)
