@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from limbeck.arguments import number
+from limbeck.arguments import Number
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import INITS
@@ -106,7 +106,7 @@ class Settings:
                 raise ArgumentError.unknown("cells", name, CELLS)
         if self.init not in INITS:
             raise ArgumentError.unknown("init", self.init, INITS)
-        number("steps_factor", self.steps_factor, "a number above zero", lambda f: f > 0)
+        Number(above=0)("steps_factor", self.steps_factor)
         for name in ("cells", "seeds"):
             if not getattr(self, name):
                 raise ArgumentError(name, "none", "one or more")

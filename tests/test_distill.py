@@ -164,7 +164,7 @@ def test_counts_must_be_whole_numbers_from_one(argument, value):
         (dict(checkpoint_seconds=0), "^checkpoint_seconds: expected .*, got 0"),
         (dict(metrics=[len]), r"^metrics: expected .*.*a dict of functions.*, got "),
         (dict(metrics={"a": 3.0}), r"^metrics: expected .*.*a dict of functions.*, got "),
-        (dict(metrics={"loss": len}), "^metrics: expected names that the history.*, got 'loss'"),
+        (dict(metrics={"loss": len}), "^metrics: expected names .*history's own, got 'loss'"),
         (dict(loss=3), "^loss: expected 'auto'.*, got 3"),
         (dict(schedule=3), "^schedule: expected .*, got 3"),
         (dict(precompute=None), "^precompute: expected .*, got None"),

@@ -135,7 +135,6 @@ def test_memory_is_counted_by_draw_and_input():
         (lambda w, x: Bernoulli(logits=x @ w / 0), "NaN or infinite", ""),
         (lambda w, x: Bernoulli(logits=(x - x.mean(0)) @ w), "depend on the other inputs", ""),
         (lambda w, x: Bernoulli(logits=x @ w + torch.randn(len(x))), "draws random numbers", ""),
-        (lambda w, x: torch.distributions.Bernoulli(logits=x @ w), "a torch.distributions", ""),
         (lambda w, x: Bernoulli(logits=x @ w[:1]), "fails", r"a draw \(2,\) and inputs \(5, 2\)"),
         (lambda w, x: w["beta"], "a function that fails", ""),
         (lambda w: Bernoulli(logits=w), "a function that fails", ""),

@@ -3,19 +3,19 @@ r"""Numbers as arguments."""
 import numpy as np
 import pytest
 
-from limbeck.arguments import integer, number
+from limbeck.arguments import Number, integer
 from tests.refusals import refused
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float32(0.25), np.int64(1)])
 def test_numbers_of_any_type_are_taken(value):
-    assert number("swap", value, "a probability", lambda p: 0 <= p <= 1) == value
+    assert Number(0, 1)("swap", value, "a probability") == value
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "0.5", None, [0.5]])
 def test_other_values_are_refused_by_name(value):
     with refused("swap", expected="a probability"):
-        number("swap", value, "a probability", lambda p: 0 <= p <= 1)
+        Number(0, 1)("swap", value, "a probability")
 
 
 def test_whole_numbers_are_not_truncated():

@@ -94,15 +94,23 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
         # without arguments, help has been shown
         return f"{message.rstrip('.')}{help_}" if message else "", USER
     if isinstance(error, LimbeckError):
-        return _one_line(error), USER
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if str(Path(frame.filename).resolve()) in IMPORTED_FILES:
-            place = f"{frame.filename}, line {frame.lineno}"
-            return f"{place}: {type(error).__name__}: {_one_line(error)} (--debug shows more)", USER
+        cause = _in_users_file(error.__cause__)
+        return _one_line(error) + (f" ({cause})" if cause else ""), USER
+    if message := _in_users_file(error):
+        return f"{message} (--debug shows more)", USER
     message = f"{type(error).__name__}: {_one_line(error)}"
     if isinstance(error, OSError | MemoryError):
         return message, USER
     return f"unexpected {message}; this is a bug in limbeck; --debug shows the traceback", FAULT
+
+
+def _in_users_file(error: BaseException | None) -> str | None:
+    r"""Where an error comes from, and what it is, if code of the user raised it."""
+    for frame in reversed(traceback.extract_tb(getattr(error, "__traceback__", None))):
+        if str(Path(frame.filename).resolve()) in IMPORTED_FILES:
+            place = f"{frame.filename}, line {frame.lineno}"
+            return f"{place}: {type(error).__name__}: {_one_line(error)}"
+    return None
 
 
 def _one_line(error: object) -> str:

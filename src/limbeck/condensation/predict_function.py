@@ -17,7 +17,7 @@ from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
 from limbeck.distributions.base import Distribution, Mixture, given, map_parameters, tensors
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
-from limbeck.distributions.families import adapt, without_validation
+from limbeck.distributions.families import adapt, validation
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 
@@ -130,7 +130,7 @@ class PredictFunction:
         return broadcast(prediction)
 
     def _call(self, draw: X, x: X | None) -> Any:
-        with without_validation():
+        with validation(False):
             return adapt(self.function(*self._arguments(draw, x)))
 
     def _arguments(self, draw: X, x: X | None) -> list[Any]:

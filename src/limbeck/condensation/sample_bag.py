@@ -17,7 +17,7 @@ from limbeck.arrays import X, as_dict, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
-from limbeck.distributions.families import adapt, without_validation
+from limbeck.distributions.families import adapt, validation
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
@@ -313,9 +313,13 @@ class SampleBag(nn.Module):
         weighted = "logits" in tensors
         return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
 
+    @checked_arguments
     @torch.no_grad()
     def start_at(self, rows: Tensor) -> None:
         r"""Set the components to draws (components, dim)."""
+        if rows.shape != self.free.shape or not rows.is_floating_point():
+            received = f"{rows.dtype} of shape {tuple(rows.shape)}"
+            raise ArgumentError("rows", received, f"draws {tuple(self.free.shape)}")
         free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
         self.free.copy_((free - self.centre) / self.scale)
         self._start_version = self.free._version
@@ -370,6 +374,8 @@ class SampleBag(nn.Module):
 
     def average_of(self, predict: UserObject[Callable[..., Any]], x: UserObject[X]) -> Any:
         r"""The average over components of a function of a draw and inputs."""
+        if not callable(predict):
+            raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
         if self.logits is None:
             log_weights = self.free.new_full((self.components,), -math.log(self.components))
         else:
@@ -379,7 +385,7 @@ class SampleBag(nn.Module):
     def _stacked(self, predict: Callable[..., Any], x: X) -> Any:
         dtype = self.free.dtype
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        with without_validation():
+        with validation(False):
             return over_draws(lambda draw: broadcast(adapt(predict(draw, x))), self._draws)
 
     def covariances(self, x: UserObject[X]) -> Tensor:

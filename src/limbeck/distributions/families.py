@@ -48,10 +48,13 @@ def _either(distribution: Any) -> dict[str, Tensor]:
 
 
 @contextmanager
-def without_validation() -> Iterator[None]:
-    r"""Within the block torch does not validate parameters, since it cannot inside of `vmap`."""
+def validation(active: bool) -> Iterator[None]:
+    r"""Within the block torch validates parameters and values of distributions, or does not.
+
+    It cannot inside of `vmap`; and zuko switches it off for all when it is imported.
+    """
     before = td.Distribution._validate_args
-    td.Distribution.set_default_validate_args(False)
+    td.Distribution.set_default_validate_args(active)
     try:
         yield
     finally:
@@ -133,7 +136,7 @@ class TorchFamily(Distribution):
 
     @property
     def discrete(self) -> bool:
-        with without_validation():
+        with validation(False):
             return bool(self.torch.support.is_discrete)
 
     @property

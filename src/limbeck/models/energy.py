@@ -15,7 +15,7 @@ from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObjec
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.models.likelihood import LogLikelihood, log_likelihood
-from limbeck.samplers.gibbs import sweep
+from limbeck.samplers.gibbs import as_power, sweep
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
 from limbeck.samplers.slice import Slice
@@ -187,6 +187,7 @@ class Energy(nn.Module):
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
         if known is not None and known.shape != x.shape[:1]:
             raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
+        beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
             return pairs.sweep(x, sweeps, generator, beta, reverse)
         options: Any = {"beta": beta, "reverse": reverse}

@@ -69,7 +69,7 @@ def check_target(target: Any, chains: bool = True) -> None:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             if isinstance(error, LimbeckError):
                 raise
-            received = f"{type(error).__name__}: {error} (at events {tuple(x[:8].shape)})"
+            received = f"{type(error).__name__} at events {tuple(x[:8].shape)}: {error}"
             raise ArgumentError(
                 "target", received, f"a log density over {target.support}"
             ) from error

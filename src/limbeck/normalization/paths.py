@@ -95,7 +95,7 @@ def _as_pairs(rbm: RBM) -> Pairwise:
     couplings[:size, size:], couplings[size:, :size] = W, W.T
     groups = ((size, total, 0, size), (0, size, size, total))  # first the hidden units
     sites = torch.arange(total, device=W.device)
-    return Pairwise(Binary(total), 0.0, fields, couplings, sites, groups)
+    return Pairwise(Binary(total), rbm.constant, fields, couplings, sites, groups)
 
 
 class SitePath(EnergyPath):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import as_dict
+from limbeck.distributions.families import validation
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure, spread
@@ -98,7 +99,8 @@ class LogDensity:
         r"""The user's numbers (n,) at rows of draws, in float64."""
 
         def function(draws: Any) -> Any:
-            return self.function(**draws) if call.keywords else self.function(draws)
+            with validation(True):  # or values outside of a support would have a density
+                return self.function(**draws) if call.keywords else self.function(draws)
 
         def one(draws: Any) -> Tensor:
             log = function(draws)

@@ -46,10 +46,7 @@ def sweep(
     if known is not None and known.shape != x.shape[:1]:
         raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
     n, q = len(x), support.count
-    expected = f"a number from 0, or {n} of them"
-    if isinstance(beta, Tensor) and (beta.shape != (n,) or not (beta >= 0).all()):
-        raise ArgumentError("beta", f"shape {tuple(beta.shape)}", expected)
-    power = beta if isinstance(beta, Tensor) else Number(0)("beta", beta)
+    power = as_power(beta, n)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
     if not isinstance(present, Tensor) or present.shape != (n,):
@@ -90,3 +87,14 @@ def choose(logs: Tensor, generator: torch.Generator | None = None) -> Tensor:
     below = weights.cumsum(0)
     # rounding may lead beyond the last, back to the first
     return (at * below[-1] >= below).sum(0) % len(logs)
+
+
+def as_power(beta: object, n: int) -> float | Tensor:
+    r"""A power β of a density, a number from 0, or one for each of n chains."""
+    if not isinstance(beta, Tensor) or beta.dim() == 0:
+        return Number(0)("beta", beta, f"a number from 0, or {n} of them")
+    known = beta.is_floating_point() and beta.layout == torch.strided and not beta.is_meta
+    if not known or beta.shape != (n,) or not (beta >= 0).all() or not beta.isfinite().all():
+        received = f"{beta.dtype} of shape {tuple(beta.shape)}"
+        raise ArgumentError("beta", received, f"a number from 0, or {n} of them")
+    return beta
