@@ -150,6 +150,7 @@ def test_one_mode_of_two_is_found_by_a_probe_only():
     assert e.verdict.state == "trustworthy"
 
 
+@pytest.mark.slow
 def test_a_spike_in_a_slab():
     d = 10
 

@@ -54,6 +54,13 @@ class Budget(NamedTuple):
     max_latency: float | None
 
 
+class Scores(NamedTuple):
+    r"""How near a student's predictions are to its teacher's."""
+
+    divergence: float  # KL, or 1 − R²
+    fidelity: float  # agreement, or R²
+
+
 @dataclass(frozen=True)
 class Attempt:
     r"""A trained student and how near it is to its teacher at held-out rows."""
@@ -61,9 +68,9 @@ class Attempt:
     problem: Problem
     recipe: Recipe
     result: Result
-    at_rows: float  # the divergence, KL or 1 − R², at held-out rows
+    at_rows: Scores  # at held-out rows
     divergence: float  # the geometric mean of that and of the same at mixtures of these rows
-    fidelity: float  # agreement, or R²: the higher of the two
+    fidelity: float  # the higher of the two
 
     def trial(self) -> dict[str, Any]:
         r"""Its entry among those tried."""
@@ -77,18 +84,19 @@ def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> A
     r"""A student of a recipe, trained unless its result is given, and compared."""
     result = train(problem, recipe) if result is None else result
     scores = [_scores(problem.teacher.task, *part) for part in _compared(problem, result)]
-    divergences, fidelities = zip(*scores, strict=True)
-    divergence = float(np.exp(np.mean(np.log(np.maximum(divergences, TINY)))))
-    return Attempt(problem, recipe, result, divergences[0], divergence, max(fidelities))
+    divergences = np.maximum([score.divergence for score in scores], TINY)
+    divergence = float(np.exp(np.log(divergences).mean()))
+    fidelity = max(score.fidelity for score in scores)
+    return Attempt(problem, recipe, result, scores[0], divergence, fidelity)
 
 
-def _scores(task: str, t: np.ndarray, p: np.ndarray) -> tuple[float, float]:
-    r"""The divergence and the fidelity of predictions p to a teacher's t."""
+def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
+    r"""The scores of predictions p by a teacher's t."""
     if task == "regression":
         error = ((t - p) ** 2).mean(0) / np.maximum(t.var(0), TINY)
-        return float(error.mean()), 1 - float(error.mean())
+        return Scores(float(error.mean()), 1 - float(error.mean()))
     kl, agreement = (MEASURES[name].rows[task](t, p).mean() for name in ("kl", "agreement"))
-    return float(kl), float(agreement)
+    return Scores(float(kl), float(agreement))
 
 
 def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -160,7 +168,7 @@ def _pilot(problem: Problem, recipe: Recipe, name: str, mixed: bool = False) -> 
     short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
     parts = _compared(problem, train(problem, short))[: None if mixed else 1]
     t, p = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _scores(problem.teacher.task, t, p)[0]
+    return _scores(problem.teacher.task, t, p).divergence
 
 
 def _forests(problem: Problem) -> bool:
@@ -215,8 +223,8 @@ def nearer_student(
 
 def _nearest(one: Attempt, other: Attempt) -> Attempt:
     r"""The other if it is clearly nearer, and not at mixtures alone, which may be unlike rows."""
-    nearer = other.divergence < MIN_GAIN * one.divergence and other.at_rows <= one.at_rows
-    return other if nearer else one
+    at_rows = other.at_rows.divergence <= one.at_rows.divergence
+    return other if at_rows and other.divergence < MIN_GAIN * one.divergence else one
 
 
 def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Attempt, Trials]:
@@ -263,7 +271,7 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
-        if candidate.fidelity >= keep:
+        if candidate.at_rows.fidelity >= keep:
             nearest = candidate
             break
     if nearest is None:
@@ -324,7 +332,7 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
     most = "" if len(parts) == 1 else " at most"  # the higher of two is told
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
     notes = []
-    fidelity = max(_scores(task, *part)[1] for part in parts)
+    fidelity = max(_scores(task, *part).fidelity for part in parts)
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
         about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
         about = about or f"an agreement of{most} {fidelity:.1%} with"
