@@ -134,8 +134,8 @@ def fit_bag(
     ratio, outcome_weight = ratios(function, candidates, trained, generator, FEATURES)
     chosen = choose_draws(ratio, outcome_weight, bag.components, classes)
     bag.start_at(draws.structure.flatten(candidates)[chosen])
-    kept = [part_of(part, 0, COVARIANCE_INPUTS) for part in singles if joint]
-    covariances: list[Any] = [Covariances.of(marginal, recorded, part) for part in kept] or [None]
+    some = [part_of(part, 0, COVARIANCE_INPUTS) for part in singles if joint]
+    covariances: list[Any] = [Covariances.of(marginal, recorded, part) for part in some] or [None]
     wrapped = PoolDivergence(bag, classes, pairs, covariances[0])
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = _error(wrapped, watched)
@@ -172,9 +172,9 @@ def fit_bag(
     ratio, outcome_weight = ratios(function, candidates, watched, generator, 4 * FEATURES)
     curve = draws_curve(ratio, outcome_weight, classes, generator)
     measure = partial(posterior_divergence, marginal, recorded, result.predict, seed)
-    found = check_new_inputs(split, split.training, measure, seed, STOP, 1e-3)
+    new_inputs = check_new_inputs(split, split.training, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
-        found, start=before, best=after, worth=worth(curve, after), curve=tuple(curve.items()),
+        new_inputs, start=before, best=after, worth=worth(curve, after), curve=tuple(curve.items()),
         noise=targets.noise, drift=targets.drift,
         covariance=_covariance_error(bag, covariances[-1]),
     )  # fmt: skip

@@ -155,8 +155,8 @@ class PoolDivergence(nn.Module):
         values = -pool_divergence(prediction, self.classes, pair.y, *targets)
         if self.covariances is None:
             return values
-        found = bag.covariances(self.covariances.x)
-        return values - 0.01 * self.covariances.error(found).square().to(values.dtype)
+        own = bag.covariances(self.covariances.x)
+        return values - 0.01 * self.covariances.error(own).square().to(values.dtype)
 
 
 def log_probs(prediction: Any, y: Tensor, classes: bool) -> Tensor:

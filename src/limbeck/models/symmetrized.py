@@ -60,10 +60,10 @@ class Group:
     def check_target(self, target: Any, x: Tensor) -> None:
         r"""Refuse a target whose log density at events x (n, *shape) changes under the group."""
         # products of a flip and of shifts by one are all elements
-        few = [e for e in self.elements if e[0] + sum(e[1]) == 1]
+        generators = [e for e in self.elements if e[0] + sum(e[1]) == 1]
         log = target.log_unnormalized(x)
         scale = max(1.0, float(log[log.isfinite()].abs().amax())) if log.isfinite().any() else 1.0
-        for element, image in zip(few, self.images(x, few), strict=True):
+        for element, image in zip(generators, self.images(x, generators), strict=True):
             moved = target.log_unnormalized(image)
             if not torch.allclose(log, moved, rtol=0, atol=1e-5 * scale, equal_nan=True):
                 name = SYMMETRIES[0] if element[0] else f"a shift by {element[1]}"

@@ -193,8 +193,8 @@ class Bridge(Method):
         target_ratio: Tensor,
     ) -> tuple[float, list[str]]:  # fmt: skip
         r"""Whether draws x (chains, draws, *shape) and weighted samples of q give equal means."""
-        few = max(1, MAX_DRAWS // x.shape[1])
-        x, target_ratio = x[:few], target_ratio[:few].flatten()
+        chains = max(1, MAX_DRAWS // x.shape[1])
+        x, target_ratio = x[:chains], target_ratio[:chains].flatten()
         proposed, draws = proposed[:MAX_DRAWS], x.flatten(0, 1)
         values = function_values(densities, torch.cat([proposed, draws]), proposed, draws)
         # where the proposal is what a wrong sampler leads to, log p̃/q is what tells them apart

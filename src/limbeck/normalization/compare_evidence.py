@@ -11,7 +11,8 @@ import numpy as np
 from rich.table import Table
 
 from limbeck.arguments import Dict, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.environment import load_matplotlib
+from limbeck.errors import ArgumentError
 from limbeck.normalization.estimate import LogPartition, Verdict, with_error
 from limbeck.text import PlainTable, table_text
 
@@ -80,13 +81,9 @@ class EvidenceComparison:
 
     def plot(self) -> Figure:
         r"""A matplotlib figure: probabilities with intervals; estimates in doubt are grey."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            install = "pip install 'limbeck[plots]'"
-            raise LimbeckError(
-                f"pictures need matplotlib, which is not installed: {install}"
-            ) from None
+        load_matplotlib()
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(6, 1 + 0.4 * len(self.evidence)), layout="constrained")
         axes = figure.subplots()
         for place, (name, z) in enumerate(self.evidence.items()):

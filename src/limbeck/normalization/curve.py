@@ -2,9 +2,11 @@ r"""Free energy against temperature: log Z, mean energy and heat capacity from o
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from rich.table import Table
 from torch import Tensor
 
 from limbeck.arguments import Count, Flag, Number, PathLike, Seed, UserObject, checked_arguments
+from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
@@ -20,7 +23,7 @@ from limbeck.normalization.estimate import Verdict, recorded_warnings, with_erro
 from limbeck.normalization.paths import GaussianPath, PairsError, path_of
 from limbeck.normalization.tempering import TemperedRun, Tempering, log_at, mbar
 from limbeck.samplers.chains import ChainTarget
-from limbeck.storage.files import plain
+from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text
 
 GROUPS = 25  # of ladders, that are left out in turn for errors
@@ -95,6 +98,7 @@ class FreeEnergyCurve:
         Arguments:
             path: A file to save the figure to. Default: None.
         """
+        load_matplotlib()
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9, 3), layout="constrained")
@@ -108,7 +112,11 @@ class FreeEnergyCurve:
             axes.fill_between(T, low[order], high[order], alpha=0.3)
             axes.set(title=name, xlabel="temperature")
         if path is not None:
-            figure.savefig(path)
+            content, kind = io.BytesIO(), Path(path).suffix.removeprefix(".").lower() or "png"
+            if kind not in figure.canvas.get_supported_filetypes():
+                raise ArgumentError("path", str(path), "a name that ends in .png, .svg or .pdf")
+            figure.savefig(content, format=kind)
+            write_bytes(Path(path), content.getvalue())
         return figure
 
     def sentence(self) -> str:
@@ -177,11 +185,7 @@ def free_energy_curve(
             power, top = own / T.max(), T.max() / T.min()
             run = method._run(densities, GaussianPath(densities, power), top, progress)
     curve = _curve(run, T, own / power)
-    doubts, rates = [*densities.exactness_doubts(), *texts], run.swap_rates
-    if min(rates) < 0.1:
-        doubts.append(f"two levels exchange only {min(rates):.1%} of the time")
-    if run.arrivals < 20:
-        doubts.append(f"only {run.arrivals} states have gone along all of the levels")
+    doubts, rates = [*densities.exactness_doubts(), *texts, *run.doubts()], run.swap_rates
     diagnostics = {
         "levels": len(run.levels), "ladders": ladders, "lowest_swap_rate": min(rates),
         "arrivals": run.arrivals, "sweeps": run.sweeps,

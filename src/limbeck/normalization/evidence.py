@@ -64,9 +64,9 @@ def log_evidence(
         support: By name, the supports of variables that are not real: "positive", a pair (low,
             high), "unit_interval", "simplex", "ordered", or a `torch.distributions` constraint. Of
             vectors: one for all, or by position. Default: None, real.
-        student: "gaussian", "student_t", "radial", "mixture", "flow" (needs zuko), or "auto", which
-            tries them in turn, by the error of a bridge with draws that they were not fitted to.
-            Default: "auto".
+        student: "gaussian", "student_t", "autoregressive", "radial", "mixture", "flow" (needs
+            zuko), or "auto", which tries them in turn, by the error of a bridge with draws that
+            they were not fitted to. Default: "auto".
         samples: Samples of each student. Default: "auto", as many as there are draws, and 2,000.
         sweeps: Sweeps that check the draws. Without them the estimate is "unchecked". Default: 10.
         probe: Points like draws, (m, dim) or a dict of (m, ...), in regions that draws may have

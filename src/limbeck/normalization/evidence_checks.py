@@ -105,8 +105,8 @@ class Checks:
         start, owner = start[inside], owner[:, ::step].flatten()[inside]
         with _quiet():
             if differentiable:
-                few = start[torch.linspace(0, len(start) - 1, min(100, len(start))).long()]
-                adapted = HMC(target.log_unnormalized, few, generator=sample.generator(2))
+                some = start[torch.linspace(0, len(start) - 1, min(100, len(start))).long()]
+                adapted = HMC(target.log_unnormalized, some, generator=sample.generator(2))
                 adapted.burn_in(80)
                 sampler: HMC | Slice = HMC(
                     target.log_unnormalized, start, step_size=adapted.step_size,

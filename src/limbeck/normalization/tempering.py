@@ -77,13 +77,7 @@ class Tempering(Method):
             doubts += densities.exactness_doubts()
         if size < 100:
             doubts.append(f"{size:.0f} effective draws are too few to know the error")
-        if min(rates) < 0.1:
-            doubts.append(f"two levels exchange only {min(rates):.1%} of the time")
-        if run.arrivals < MIN_ARRIVALS:
-            doubts.append(
-                f"only {run.arrivals} states have come from the start of the path to the target: "
-                "chains there may depend on where they began; increase samples"
-            )
+        doubts += run.doubts()
         if abs(drift) > SIGNIFICANT:
             doubts.append(f"ladders still drift (z = {drift:.1f}); increase burn_in")
         if (spread := r_hat(effect)) > 1.1:
@@ -274,6 +268,18 @@ class TemperedRun(NamedTuple):
     arrivals: int  # of states at the target that had been at the start of the path
     draws: int  # at each level of each ladder
     sweeps: int
+
+    def doubts(self) -> list[str]:
+        r"""Reasons not to trust that states have moved along all of the path."""
+        doubts = list[str]()
+        if min(self.swap_rates) < 0.1:
+            doubts.append(f"two levels exchange only {min(self.swap_rates):.1%} of the time")
+        if self.arrivals < MIN_ARRIVALS:
+            doubts.append(
+                f"only {self.arrivals} states have come from the start of the path to the target: "
+                "chains there may depend on where they began; increase samples"
+            )
+        return doubts
 
     @property
     def slope(self) -> Tensor:

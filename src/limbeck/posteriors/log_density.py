@@ -49,12 +49,12 @@ class LogDensity:
         self.function, self.structure, self.coordinates = function, structure, coordinates
         self.support = Real(coordinates.dim)
         self.failures = 0  # rows at which it raised or was not a number
-        few = rows[spread(len(rows), 6)]
-        self._call = self._find_call(few, dtype)
+        examples = rows[spread(len(rows), 6)]
+        self._call = self._find_call(examples, dtype)
         try:
             with torch.enable_grad():
-                few = few.clone().requires_grad_()
-                torch.autograd.grad(self._evaluate(few, self._call).sum(), few)
+                examples = examples.clone().requires_grad_()
+                torch.autograd.grad(self._evaluate(examples, self._call).sum(), examples)
             self.differentiable = True
         except Exception:  # of the user's code, such as NumPy functions
             self.differentiable = False

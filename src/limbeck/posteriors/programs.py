@@ -132,10 +132,10 @@ def from_numpyro(
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in flat.items()}
         return numpyro.infer.Predictive(model, flat)(jax.random.PRNGKey(seed), *new, **new_data)
 
-    found = {name: _numpyro_support(site["fn"].support, name) for name, site in sites.items()}
+    supports = {name: _numpyro_support(site["fn"].support, name) for name, site in sites.items()}
     return Program(
         _function(evaluate, tuple(sites)), {name: np.asarray(samples[name]) for name in sites},
-        {name: support for name, support in found.items() if support is not None}, predictive,
+        {name: support for name, support in supports.items() if support is not None}, predictive,
     )  # fmt: skip
 
 

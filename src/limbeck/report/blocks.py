@@ -14,8 +14,9 @@ import numpy as np
 from rich.table import Table
 
 import limbeck
+from limbeck.environment import load_matplotlib
 from limbeck.errors import LimbeckError
-from limbeck.report.canvas import inline, load_matplotlib, pixels
+from limbeck.report.canvas import inline, pixels
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
 from limbeck.text import markdown_block, markdown_table, shown

@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limbeck.arguments import UserObject
-from limbeck.errors import LimbeckError
+from limbeck.environment import load_matplotlib
 from limbeck.storage import Saved
 from limbeck.storage.files import write_bytes
 from limbeck.text import shown
@@ -87,17 +86,6 @@ def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160)
     }
     figure.savefig(file, **options)  # type: ignore[union-attr]
     return write_bytes(path, file.getvalue())
-
-
-def load_matplotlib() -> ModuleType:
-    r"""Import matplotlib, or raise an error that says how to install it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise LimbeckError(
-            "pictures need matplotlib, which is not installed: pip install 'limbeck[plots]'"
-        ) from None
-    return matplotlib
 
 
 def _figure(width: float, height: float) -> Figure:
