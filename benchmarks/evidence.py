@@ -6,7 +6,8 @@ Student t. The posteriors of posteriordb are read from a folder of npz files.
 
     python benchmarks/evidence.py [--data DIR] [--repeats 20] [--only NAME] [--out FILE]
 
-DIR is LIMBECK_DATA/posteriordb by default; without it, only the other posteriors are used.
+DIR is LIMBECK_DATA/posteriordb by default; without it, only the other posteriors are used. FILE
+gets a line for each repeat; those that it has already are not run again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 
 DRAWS = 2000
-OUT = Path(__file__).resolve().parents[1] / "experiments" / "results" / "evidence.json"
+OUT = Path(__file__).resolve().parent / "results" / "evidence-cpu.jsonl"
 
 
 def rivals(problem: Problem, draws: Any, seed: int) -> dict[str, float]:
@@ -62,33 +63,37 @@ def repeat(problem: Problem, number: int) -> dict[str, Any]:
     draws = problem.sample(DRAWS, torch.Generator().manual_seed(1000 + number))
     layout = "draws" if isinstance(draws, dict) else "auto"
     began = time.process_time()
-    e = lb.log_evidence(problem.log_density, draws, support=problem.support, layout=layout)
+    e = lb.log_evidence(
+        problem.log_density, draws, support=problem.support, layout=layout, progress=False
+    )
     seconds = time.process_time() - began
     low, high = e.interval()
+    others = rivals(problem, draws, number)
     return {
-        "error": e.value - problem.log_z, "std_error": e.std_error, "state": e.verdict.state,
-        "covers": low <= problem.log_z <= high, "student": e.diagnostics["student"],
-        "seconds": seconds, "reasons": list(e.verdict.reasons),
-        "rivals": {k: v - problem.log_z for k, v in rivals(problem, draws, number).items()},
+        "posterior": problem.name, "repeat": number, "error": round(e.value - problem.log_z, 6),
+        "std_error": round(e.std_error, 6), "covers": low <= problem.log_z <= high,
+        "state": e.verdict.state, "student": e.diagnostics["student"], "seconds": round(seconds, 2),
+        "reasons": list(e.verdict.reasons),
+        "rivals": {name: round(value - problem.log_z, 6) for name, value in others.items()},
     }  # fmt: skip
 
 
-def summary(problem: Problem, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     trusted = [run for run in runs if run["state"] == "trustworthy"]
 
     def rms(errors: list[float]) -> float:
         return math.sqrt(sum(error**2 for error in errors) / len(errors))
 
     return {
-        "posterior": problem.name, "gaussian": problem.gaussian, "log_z": problem.log_z,
-        "repeats": len(runs), "covered": sum(run["covers"] for run in runs),
+        "posterior": name, "repeats": len(runs), "covered": sum(run["covers"] for run in runs),
         "trusted": len(trusted), "trusted_covered": sum(run["covers"] for run in trusted),
         "mean_std_error": sum(run["std_error"] for run in runs) / len(runs),
+        "largest_std_error": max(run["std_error"] for run in runs),
         "largest_z_trusted": max((abs(r["error"]) / r["std_error"] for r in trusted), default=None),
         "seconds": sum(run["seconds"] for run in runs) / len(runs),
         "rms": {
             "limbeck": rms([run["error"] for run in runs]),
-            **{name: rms([run["rivals"][name] for run in runs]) for name in runs[0]["rivals"]},
+            **{key: rms([run["rivals"][key] for run in runs]) for key in runs[0]["rivals"]},
         },
         "students": sorted({run["student"] for run in runs}),
         "reasons": sorted({reason for run in runs for reason in run["reasons"]}),
@@ -103,13 +108,20 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
-    saved = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
-    rows = {row["posterior"]: row for row in saved}
-    for problem in evidence_models.problems(arguments.data, arguments.only):
-        runs = [repeat(problem, number) for number in range(arguments.repeats)]
-        rows[problem.name] = row = summary(problem, runs)
-        print(json.dumps(row), flush=True)
-        arguments.out.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
+    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
+    runs = [json.loads(line) for line in lines]
+    done = {(run["posterior"], run["repeat"]) for run in runs}
+    problems = list(evidence_models.problems(arguments.data, arguments.only))
+    for number in range(arguments.repeats):
+        for problem in problems:
+            if (problem.name, number) in done:
+                continue
+            runs.append(repeat(problem, number))
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(runs[-1]) + "\n")
+    for problem in problems:
+        own = [run for run in runs if run["posterior"] == problem.name]
+        print(json.dumps(summary(problem.name, own)), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ Every estimate is measured in seconds of CPU time, with limbeck's clock set to C
 other work on the machine does not matter.
 A row's error is the root of the mean square error over seeds.
 
-    python benchmarks/free_energy.py [--seeds 30] [--seconds 1 10] [--out FILE] [--rbm FILE]
+    python benchmarks/free_energy.py [--seeds 30] [--seconds 1 10] [--workers 2] [--out FOLDER]
+    python benchmarks/free_energy.py --rbm FILE --only CD25 --seeds 5 --seconds 30 60
+
+Results go to the folder `--out` as they come, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -17,13 +20,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+from attack_targets import kaufman
+from parallel import add_options, run_all
 from timing import machine
 
 import limbeck as lb
@@ -51,28 +62,6 @@ def ising(size: int, temperature: float) -> tuple[lb.Energy, Sweep, Callable, in
 
     target = lb.Energy(energy, lb.Spins(size, size), temperature=temperature)
     return target, sweep, lambda x: -energy(x) / temperature, size * size
-
-
-def kaufman(size: int, temperature: float) -> float:
-    r"""log Z of a periodic lattice (Kaufman, 1949)."""
-    K, n = 1 / temperature, size
-    gammas = [2 * K + math.log(math.tanh(K))]
-    for k in range(1, 2 * n):
-        gammas.append(math.acosh(math.cosh(2 * K) / math.tanh(2 * K) - math.cos(k * math.pi / n)))
-    terms = list[float]()
-    for first in (1, 0):
-        halves = [n * gamma / 2 for gamma in gammas[first::2]]
-        sign = math.prod(1 if half > 0 else -1 for half in halves)
-        sizes = [abs(half) for half in halves]
-        terms.append(sum(half + math.log1p(math.exp(-2 * half)) for half in sizes))
-        sinh = sum(half + math.log1p(-math.exp(-2 * half)) for half in sizes if half)
-        if sign > 0 or first:
-            terms.append(sinh)
-        else:
-            terms[-1] += math.log1p(-math.exp(sinh - terms[-1]))
-    top = max(terms)
-    total = top + math.log(sum(math.exp(term - top) for term in terms))
-    return n * n / 2 * math.log(2 * math.sinh(2 * K)) - math.log(2) + total
 
 
 def machine_rbm(rbm: lb.RBM) -> tuple[lb.RBM, Sweep, Callable, int]:
@@ -179,61 +168,90 @@ def pooled(rows: list[dict[str, Any]], generator: np.random.Generator) -> dict[s
     return {"ratio": ratio(False), "low": float(low), "high": float(high)}
 
 
+MODELS: dict[str, Callable[[], tuple]] = {
+    "Ising 8×8, T_c": lambda: (ising(8, CRITICAL), kaufman(8, CRITICAL)),
+    "Ising 8×8, T = 1.5": lambda: (ising(8, 1.5), kaufman(8, 1.5)),
+    "Ising 16×16, T_c": lambda: (ising(16, CRITICAL), kaufman(16, CRITICAL)),
+    "Ising 16×16, T = 1.5": lambda: (ising(16, 1.5), kaufman(16, 1.5)),
+    "RBM 100×15": lambda: strong_rbm(),
+}
+
+
+def strong_rbm() -> tuple[tuple, float]:
+    rbm = lb.RBM.random(100, 15, 0.7, torch.Generator().manual_seed(1))
+    return machine_rbm(rbm), lb.exact_log_z(rbm, progress=False)
+
+
+@cache
+def model_of(name: str, rbm: Path | None) -> tuple[tuple, float]:
+    r"""A model by its name, and its log Z."""
+    return MODELS[name]() if rbm is None else (machine_rbm(lb.RBM.load(rbm)), 451.27)
+
+
+def run_seed(name: str, rbm: Path | None, seconds: float, seed: int) -> dict[str, Any]:
+    r"""Errors and CPU seconds of every way, and limbeck's verdict."""
+    model, truth = model_of(name, rbm)
+    record: dict[str, Any] = {"errors": {}, "cpu": {}}
+    for way in (plain_ais, tempering, limbeck):
+        began = time.process_time()
+        result = way(model, seconds, seed)
+        spent = round(time.process_time() - began, 2)
+        if isinstance(result, tuple):
+            record["state"], result = result[1]["state"], {"limbeck": result[0]}
+        for which, value in result.items():
+            record["errors"][which], record["cpu"][which] = value - truth, spent
+    return record
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--only", nargs="*", default=None, help="names of models")
     parser.add_argument("--rbm", type=Path, default=None, help="the file of CD25(500)")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "results")
+    add_options(parser)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    time.monotonic = time.process_time  # type: ignore[assignment]  # limbeck's clock
-    strong = lb.RBM.random(100, 15, 0.7, torch.Generator().manual_seed(1))
-    models = {
-        "Ising 8×8, T_c": (ising(8, CRITICAL), None),
-        "Ising 8×8, T = 1.5": (ising(8, 1.5), None),
-        "Ising 16×16, T_c": (ising(16, CRITICAL), kaufman(16, CRITICAL)),
-        "Ising 16×16, T = 1.5": (ising(16, 1.5), kaufman(16, 1.5)),
-        "RBM 100×15": (machine_rbm(strong), None),
-    }
-    if options.rbm is not None:
-        models["CD25(500)"] = (machine_rbm(lb.RBM.load(options.rbm)), 451.27)
-    rows = []
-    for name, (model, known) in models.items():
-        if options.only and not any(part in name for part in options.only):
+    names = [*MODELS, *(["CD25(500)"] if options.rbm else [])]
+    if options.only:
+        names = [name for name in names if any(part in name for part in options.only)]
+    groups = [(name, seconds) for name in names for seconds in options.seconds]
+    jobs = {
+        f"{name}, {seconds:g} s, seed {seed}": (
+            name, options.rbm if name.startswith("CD25") else None, seconds, seed
+        )
+        for seed in range(options.seeds)
+        for name, seconds in groups
+    }  # fmt: skip
+    results = run_all(
+        run_seed, jobs, options.out / "free-energy.jsonl", workers=options.workers,
+        stop_after=options.stop_after, fresh=options.fresh, cpu_clock=True,
+    )  # fmt: skip
+    rows = list[dict[str, Any]]()
+    for name, seconds in groups:
+        own = [r for key, r in results.items() if key.startswith(f"{name}, {seconds:g} s, seed ")]
+        if not own:
             continue
-        truth = known or lb.exact_log_z(model[0], progress=False)
-        for seconds in options.seconds:
-            row: dict[str, Any] = {"model": name, "seconds": seconds, "errors": {}, "cpu": {}}
-            row["states"] = []
-            for seed in range(options.seeds):
-                for way in (plain_ais, tempering, limbeck):
-                    began = time.process_time()
-                    result = way(model, seconds, seed)
-                    spent = time.process_time() - began
-                    if isinstance(result, tuple):
-                        row["states"].append(result[1]["state"])
-                        result = {"limbeck": result[0]}
-                    for which, value in result.items():
-                        row["errors"].setdefault(which, []).append(value - truth)
-                        row["cpu"].setdefault(which, []).append(round(spent, 2))
-            rms = {k: float(np.sqrt(np.mean(np.square(e)))) for k, e in row["errors"].items()}
-            row["rms"] = rms
-            rows.append(row)
-            spent = {k: round(float(np.mean(v)), 2) for k, v in row["cpu"].items()}
-            text = ", ".join(f"{k} {v:.4f} ({spent[k]} s)" for k, v in rms.items())
-            print(f"{name}, {seconds:g} s: {text}", flush=True)
-            total = pooled(rows, np.random.default_rng(0))
-            if options.out is not None:
-                about = {
-                    "seeds": options.seeds,
-                    "machine": machine(),
-                    "pooled": total,
-                    "rows": rows,
-                }
-                options.out.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    print(f"limbeck's error over the best rival's: {pooled(rows, np.random.default_rng(0))}")
+        ways = own[0]["errors"]
+        row: dict[str, Any] = {"model": name, "seconds": seconds, "seeds": len(own)}
+        row |= {what: {w: [r[what][w] for r in own] for w in ways} for what in ("errors", "cpu")}
+        row["states"] = [r["state"] for r in own]
+        row["rms"] = {k: float(np.sqrt(np.mean(np.square(e)))) for k, e in row["errors"].items()}
+        row["pooled"] = pooled([row], np.random.default_rng(0))
+        rows.append(row)
+        spent = {k: round(float(np.mean(v)), 2) for k, v in row["cpu"].items()}
+        text = ", ".join(f"{k} {v:.4f} ({spent[k]} s)" for k, v in row["rms"].items())
+        ratio = "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**row["pooled"])
+        print(f"{name}, {seconds:g} s, {len(own)} seeds: {text}; ratio {ratio}")
+    total = pooled(rows, np.random.default_rng(0))
+    print(
+        "limbeck's error over the best rival's: {ratio:.3f} ({low:.3f} to {high:.3f})".format(
+            **total
+        )
+    )
+    about = {"machine": machine(), "pooled": total, "rows": rows}
+    text = json.dumps(about, indent=1) + "\n"
+    (options.out / "free-energy.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ from torch import Tensor
 
 import limbeck as lb
 from limbeck.condensation.models import MLPRegression, Regression, mlp, softmax
-from limbeck.demo.condensation import points, sampler
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
+from reproduction.chapter3_logistic import points, sampler
 
 CHAINS, BURN_IN = 100, 50
 FEATURES, HIDDEN, CLASSES = 784, 64, 10

@@ -22,12 +22,11 @@ import torch
 from timing import machine, report, side_by_side
 from torch import Tensor
 
-from limbeck.condensation.logistic import ep_logistic, mackay_mean, sigmoid_mean
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.demo.condensation import PRIOR_VARIANCE, points, sampler
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the root, for `reproduction`
-from reproduction.chapter3_logistic import best_bag, exact_surface
+from reproduction.chapter3_logistic import PRIOR_VARIANCE, best_bag, exact_surface, points, sampler
+from reproduction.expectation_propagation import ep_logistic, mackay_mean, sigmoid_mean
 
 DRAWS, CHAINS, BURN_IN = 10_000, 100, 200
 COMPONENTS = (5, 10, 20)

@@ -47,12 +47,37 @@ def prototypes(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return images[:2000], images[2000:]
 
 
+def drawn_digits(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    r"""A pixel is one with the probability of its grey value."""
+    bits = torch.bernoulli(torch.tensor(load_digits().data / 16).float(), generator=generator)
+    bits = bits[torch.randperm(len(bits), generator=generator)]
+    return bits[:1437], bits[1437:]
+
+
+def samples(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    r"""Of an RBM of 40 visible and 12 hidden units with random weights."""
+    rbm = lb.RBM.random(40, 12, 0.8, generator)
+    x = rbm.advance(rbm.start(3000, generator), 500, generator)
+    return x[:2000], x[2000:]
+
+
+def ising_chain(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    r"""30 bits, each of which differs from the one before with probability 0.12."""
+    flips = (torch.rand(3000, 30, generator=generator) < 0.12).long()
+    flips[:, 0] = torch.randint(2, (3000,), generator=generator)
+    x = (flips.cumsum(1) % 2).float()
+    return x[:2000], x[2000:]
+
+
 DATA: dict[str, Callable[[torch.Generator], tuple[Tensor, Tensor]]] = {
     "digits": digits, "bars and stripes 5×5": bars_and_stripes, "prototypes": prototypes,
+    "digits, drawn from grey": drawn_digits, "samples of an RBM": samples,
+    "Ising chain": ising_chain,
 }  # fmt: skip
 ROWS = [
     ("digits", 16, 0.1), ("digits", 16, 0.5), ("digits", 64, 0.5),
     ("bars and stripes 5×5", 16, 0.5), ("prototypes", 12, 0.5),
+    ("digits, drawn from grey", 16, 0.5), ("samples of an RBM", 12, 0.5), ("Ising chain", 16, 0.5),
 ]  # fmt: skip
 
 

@@ -5,12 +5,15 @@ qualities, from independent bits to a NADE that is close to the model. Every met
 log Z is run on each of them. How often does the 95% interval cover the exact value? How are errors
 divided by standard errors distributed? Is any trusted estimate far from the exact value?
 
-    python experiments/coverage.py [--models 200] [--out experiments/results/coverage.json]
-    python experiments/coverage.py --budget [--models 1000] [--out …/coverage-budget.json]
+    python experiments/coverage.py [--models 200] [--workers 2] [--out experiments/results]
+    python experiments/coverage.py --budget [--models 1000]
+    python experiments/coverage.py --power
 
 With --budget, problems of mixed kinds (RBMs, lattices, Potts models, spin glasses, densities over
 real numbers) go through `std_error=` and `seconds=4` instead, without exact sums; the clock is CPU
-time, so that other work on the machine does not matter.
+time, so that other work on the machine does not matter. With --power, the honest targets of
+`tools/attack_targets.py` are estimated by the defaults without exact sums: how many are trusted?
+Results go to the folder `--out` as they come, so that an interrupted run continues.
 
 The models are numbers 1,000 and up: thresholds were chosen while looking at others, below 1,000.
 """
@@ -23,13 +26,21 @@ import math
 import os
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch.distributions import Bernoulli
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tools")]
+
+from attack_targets import cases
+from parallel import add_options, run_all
 
 import limbeck as lb
 from limbeck.models.nade import NADE
@@ -92,26 +103,28 @@ def student(rbm: RBM, number: int) -> object:
     return nade
 
 
-def run(
-    models: int,
-    ways: dict[str, dict[str, object]] = WAYS,
-    samples: int = SAMPLES,
-    first: int = FIRST,
-) -> dict:
-    r"""Scores, coverage and verdicts of every way over so many models."""
-    found = {name: {"z": [], "covered": [], "trusted": [], "seconds": 0.0} for name in ways}
-    for number in range(first, first + models):
-        rbm = model(number)
-        truth, q = exact_log_z(rbm, progress=False), student(rbm, number)
-        for name, settings in ways.items():
-            z = log_partition(rbm, q, samples=samples, seed=number, progress=False, **settings)
-            low, high = z.interval(0.95)
-            rows = found[name]
-            rows["z"].append(round((z.value - truth) / z.std_error, 4))
-            rows["covered"].append(int(low <= truth <= high))
-            rows["trusted"].append(int(z.verdict.trustworthy))
-            rows["seconds"] += z.seconds
-    return found
+def score(z: Any, truth: float, began: float) -> dict[str, Any]:
+    r"""What is recorded of an estimate."""
+    low, high = z.interval(0.95)
+    return {
+        "z": round((z.value - truth) / z.std_error, 4), "covered": int(low <= truth <= high),
+        "trusted": int(z.verdict.trustworthy), "std_error": float(f"{z.std_error:.3g}"),
+        "reasons": list(z.verdict.reasons), "seconds": round(time.process_time() - began, 2),
+    }  # fmt: skip
+
+
+def run_model(
+    number: int, ways: dict[str, dict[str, Any]] = WAYS, samples: int = SAMPLES
+) -> dict[str, dict[str, Any]]:
+    r"""Scores of every way for one RBM."""
+    rbm = model(number)
+    truth, q = exact_log_z(rbm, progress=False), student(rbm, number)
+    records = {}
+    for name, settings in ways.items():
+        began = time.process_time()
+        z = log_partition(rbm, q, samples=samples, seed=number, progress=False, **settings)
+        records[name] = score(z, truth, began)
+    return records
 
 
 def problem(number: int) -> tuple[str, object, float]:
@@ -159,30 +172,36 @@ def problem(number: int) -> tuple[str, object, float]:
     return kind, target, exact_log_z(target, progress=False)
 
 
-def run_budgets(models: int, first: int) -> dict:
-    r"""Scores, coverage and verdicts of estimates with a requested error, or time."""
-    time.monotonic = time.process_time  # limbeck's clock
-    ways = ("std_error", "seconds=4")
-    found = {
-        name: {"z": [], "covered": [], "trusted": [], "kind": [], "reached": [], "seconds": 0.0}
-        for name in ways
-    }
-    for number in range(first, first + models):
-        kind, target, truth = problem(number)
-        error = 10 ** -(1 + number // 18 % 3 / 2)  # 0.1, 0.03 or 0.01
-        budgets = ({"std_error": error, "seconds": 30}, {"seconds": 4})
-        for name, budget in zip(ways, budgets, strict=True):
-            began = time.process_time()
-            z = log_partition(target, exact=False, seed=number, progress=False, **budget)
-            low, high = z.interval(0.95)
-            rows = found[name]
-            rows["z"].append(round((z.value - truth) / z.std_error, 4))
-            rows["covered"].append(int(low <= truth <= high))
-            rows["trusted"].append(int(z.verdict.trustworthy))
-            rows["kind"].append(kind)
-            rows["reached"].append(int(z.std_error <= error))
-            rows["seconds"] += time.process_time() - began
-            print(number, name, kind, rows["z"][-1], f"± {z.std_error:.3g}", z.verdict, flush=True)
+def run_budgets(number: int) -> dict[str, dict[str, Any]]:
+    r"""Scores of estimates with a requested error, and with a time."""
+    kind, target, truth = problem(number)
+    error = 10 ** -(1 + number // 18 % 3 / 2)  # 0.1, 0.03 or 0.01
+    records = {}
+    for budget in ({"std_error": error, "seconds": 30}, {"seconds": 4}):
+        began = time.process_time()
+        z = log_partition(target, exact=False, seed=number, progress=False, **budget)
+        name = "std_error" if "std_error" in budget else "seconds=4"
+        reached = int(z.std_error <= error)
+        records[name] = score(z, truth, began) | {"kind": kind, "reached": reached}
+    return records
+
+
+def run_power(name: str) -> dict[str, dict[str, Any]]:
+    r"""The score of an honest target by the defaults, without exact sums."""
+    honest = next(case.build() for case in cases(["honest targets"]) if case.name == name)
+    began = time.process_time()
+    z = log_partition(honest.target, exact=False, progress=False)
+    return {"defaults": score(z, honest.log_z, began)}
+
+
+def gathered(results: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
+    r"""By way: lists of what was recorded."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for records in results.values():
+        for name, record in records.items():
+            rows = found.setdefault(name, {})
+            for key, value in record.items():
+                rows.setdefault(key, []).append(value)
     return found
 
 
@@ -199,12 +218,12 @@ def summary(rows: dict) -> dict[str, float]:
             f"z_largest_{what}": max(map(abs, z)),
         }
     return {name: round(value, 4) for name, value in figures.items()} | {
-        "seconds": round(rows["seconds"], 1)
+        "seconds": round(sum(rows["seconds"]), 1)
     }
 
 
 def show(summaries: dict[str, dict[str, float]], models: int) -> None:
-    table = Table(title=f"95% intervals over {models} RBMs (all / trusted)", title_justify="left")
+    table = Table(title=f"95% intervals over {models} models (all / trusted)", title_justify="left")
     for column in ("way", "trusted", "coverage", "sd of z", "mean of z", "largest |z|", "seconds"):
         table.add_column(column, justify="left" if column == "way" else "right")
     for name, s in summaries.items():
@@ -237,40 +256,59 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--first", type=int, default=FIRST, help="the number of the first model")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "results")
     parser.add_argument("--budget", action="store_true", help="by a requested error or time")
+    parser.add_argument("--power", action="store_true", help="honest targets by the defaults")
+    add_options(parser)
     options = parser.parse_args()
     began = time.perf_counter()
+    numbers = range(options.first, options.first + options.models)
+    function, name = run_model, "coverage"
+    jobs: dict[str, tuple[Any, ...]] = {str(number): (number,) for number in numbers}
     if options.budget:
-        found = run_budgets(options.models, options.first)
-    else:
-        found = run(options.models, first=options.first)
-    summaries = {name: summary(rows) for name, rows in found.items()}
-    show(summaries, options.models)
-    if options.out is not None:
-        about = {
-            "models": options.models,
-            "first": options.first,
-            "samples": None if options.budget else SAMPLES,
-            "couplings": COUPLINGS,
-            "students": STUDENTS,
-            "ways": list(found) if options.budget else WAYS,
-            "seeds": "model and estimates k have the seed k, its student 100000 + k",
-            "seconds": round(time.perf_counter() - began, 1),
-            "hardware": {
-                "processor": platform.processor() or platform.machine(),
-                "cores": os.cpu_count(),
-                "threads": torch.get_num_threads(),
-            },
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "summary": summaries,
-            "scores": {
-                name: {key: values for key, values in r.items() if key != "seconds"}
-                for name, r in found.items()
-            },
+        function, name = run_budgets, "coverage-budget"
+    elif options.power:
+        function, name = run_power, "power"
+        jobs = {case.name: (case.name,) for case in cases(["honest targets"])}
+    results = run_all(
+        function, jobs, options.out / f"{name}.jsonl", workers=options.workers,
+        stop_after=options.stop_after, fresh=options.fresh, cpu_clock=options.budget,
+    )  # fmt: skip
+    found = gathered(results)
+    summaries = {way: summary(rows) for way, rows in found.items()}
+    show(summaries, len(results))
+    for key, records in results.items():
+        for way, record in records.items():
+            if record["trusted"] and abs(record["z"]) > 4:
+                print(f"trusted and far off: {key}, {way}: z = {record['z']}")
+    about = {
+        "models": len(results),
+        "first": options.first,
+        "samples": SAMPLES if name == "coverage" else None,
+        "couplings": COUPLINGS,
+        "students": STUDENTS,
+        "ways": WAYS if name == "coverage" else list(found),
+        "seeds": "model and estimates k have the seed k, its student 100000 + k",
+        "seconds": round(time.perf_counter() - began, 1),
+        "hardware": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": 1,
+        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "summary": summaries,
+        "scores": {
+            way: {key: rows[key] for key in ("z", "covered", "trusted")}
+            for way, rows in found.items()
+        },
+    }
+    if name == "power":
+        about["targets"] = {
+            key: {k: records["defaults"][k] for k in ("z", "std_error", "trusted", "reasons")}
+            for key, records in results.items()
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about) + "\n", encoding="utf-8")
+    text = json.dumps(about) + "\n"
+    (options.out / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from limbeck.arrays import Batch, full_precision
 from limbeck.environment import environment
 from limbeck.inputs.base import Inputs
 from limbeck.models.deep_nade import DeepNADE
-from limbeck.models.kernels import nade_op
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
@@ -133,10 +132,8 @@ class Expecting(nn.Module):
 
     def log_prob(self, parts):
         x, expected = parts["x"], parts["expected"]
-        if isinstance(self.student, NADE):
-            z = nade_op.logits(x, *self.student.parts)
-            return (expected * z - nn.functional.softplus(z)).sum(1)
-        return self.student.expected_log_prob(x, expected)
+        z = self.student.logits(x)
+        return (expected * z - nn.functional.softplus(z)).sum(1)
 
     forward = log_prob
 

@@ -9,27 +9,25 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from limbeck.condensation.logistic import ep_logistic
-from limbeck.condensation.logistic import predict as gaussian
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.demo.condensation import (
-    GRID,
-    PRIOR_VARIANCE,
-    MonteCarlo,
-    log_posterior,
-    points,
-    sampler,
-)
 from reproduction.chapter3_density import packed
 from reproduction.chapter3_findings import INDEPENDENT, SHARED
 from reproduction.chapter3_logistic import (
+    GRID,
     LOSSES,
+    PRIOR_VARIANCE,
+    MonteCarlo,
     best_bag,
     errors,
     exact_surface,
     independent,
+    log_posterior,
+    points,
+    sampler,
     text_bag,
 )
+from reproduction.expectation_propagation import ep_logistic
+from reproduction.expectation_propagation import predict as gaussian
 
 __all__ = ["LogisticSettings", "data_set", "shown"]
 

@@ -7,30 +7,41 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from limbeck.condensation.condense import condense
 from limbeck.condensation.predict_function import ClassLogs
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.demo.condensation import GRID, MonteCarlo, log_posterior, sampler
 from limbeck.distributions.discrete import Bernoulli
 from limbeck.inputs import Dataset, Noise
 from limbeck.losses import cross_entropy, derivative_error
 from limbeck.losses.base import Loss
+from limbeck.samplers.slice import Slice
 from limbeck.training.distill import distill
 
 __all__ = [
+    "GRID",
     "LOSSES",
     "NEAR",
+    "PRIOR_VARIANCE",
     "THINNED",
     "Errors",
+    "MonteCarlo",
     "best_bag",
     "errors",
     "exact_surface",
     "independent",
+    "log_posterior",
+    "points",
+    "sampler",
     "squares",
     "text_bag",
 ]
+
+PRIOR_VARIANCE = 100.0
+SIDE = torch.linspace(-8, 8, 65, dtype=torch.float64)
+GRID = torch.cartesian_prod(SIDE, SIDE)  # where predictions are compared: [−8, 8]² in steps of ¼
 
 LOSSES: dict[str, Callable[[], Loss]] = {
     "CE": cross_entropy,
@@ -51,6 +62,45 @@ r"""How many inputs limbeck's own bags are trained on; a fifth of them are near 
 
 BLOCK = 4000
 r"""Rows at which many draws are averaged at once."""
+
+
+class MonteCarlo(nn.Module):
+    r"""The average over draws (S, 2): the probability (n,) of the label 1."""
+
+    output_form = "probabilities"
+    draws: Tensor
+
+    def __init__(self, draws: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("draws", draws)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.draws.T).sigmoid().mean(1)
+
+
+def points(seed: int) -> tuple[Tensor, Tensor]:
+    r"""24 points (24, 2) and their labels (24,): 12 of N((−4, 0), I), 12 of N((4, 0), I)."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.arange(2).repeat_interleave(12)
+    x = torch.randn(24, 2, generator=generator, dtype=torch.float64)
+    x[:, 0] += 4 * (2 * label - 1)
+    return x, label
+
+
+def log_posterior(x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    r"""log p(w | points) up to a constant, (n,), of weights w (n, 2)."""
+    signed = (2 * y - 1)[:, None] * x
+
+    def log_density(w: Tensor) -> Tensor:
+        return F.logsigmoid(w @ signed.T).sum(1) - w.square().sum(1) / (2 * PRIOR_VARIANCE)
+
+    return log_density
+
+
+def sampler(x: Tensor, y: Tensor, chains: int, burn_in: int, seed: int) -> Slice:
+    r"""Chains of the posterior that start at 0."""
+    start = torch.zeros(chains, x.shape[1], dtype=x.dtype)
+    return Slice(log_posterior(x, y), start, seed=seed).burn_in(burn_in)
 
 
 class Errors(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, MUTED, canvas, save
-from limbeck.report.plots import classes, density, ellipses, numbers, surface, weights
+from limbeck.report.plots import classes, surface
+from reproduction.posterior_plots import density, ellipses, numbers, weights
 
 __all__ = ["pictures"]
 
@@ -52,7 +53,7 @@ def _setup(shown: Mapping[str, Any], path: Path) -> str:
         prior.set_ylabel("$w_2$")
         prior.set_xticks(range(-30, 31, 15))
         prior.set_yticks(range(-30, 31, 15))
-        classes(data, shown["points"], shown["labels"])
+        classes(data, numbers(shown["points"], 2), shown["labels"])
         data.set_xlim(-8, 8)
         data.set_ylim(-8, 8)
         data.set_title("data")
@@ -110,8 +111,8 @@ def _surfaces(entry: Mapping[str, Any], path: Path) -> str:
     with _panels(names, (2.6, 2.6)) as (figure, axes):
         drawn = None
         for place, name in zip(axes.flat, names, strict=False):
-            drawn = surface(place, shown["surface"]["side"], values[name])
-            classes(place, shown["points"], shown["labels"])
+            drawn = surface(place, numbers(shown["surface"]["side"]), numbers(values[name]))
+            classes(place, numbers(shown["points"], 2), shown["labels"])
             place.set_title(name)
             if name in found:
                 mean, highest, _ = found[name]

@@ -8,8 +8,8 @@ from typing import Any
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
-from limbeck.report.plots import numbers
 from reproduction import chapter3_logistic_pictures as chapter3_logistic
+from reproduction.posterior_plots import numbers
 
 __all__ = ["pictures"]
 

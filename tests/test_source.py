@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import limbeck
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "limbeck"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -104,10 +106,20 @@ def exported(tree):
 
 def test_exported_names_are_there_and_once():
     for path, tree in TREES.items():
-        names = exported(tree)
-        assert len(set(names)) == len(names), named(path)
-        if path != SOURCE / "__init__.py":  # which imports when it is asked
+        if path != SOURCE / "__init__.py":  # whose names are those of its stub
+            names = exported(tree)
+            assert len(set(names)) == len(names), named(path)
             assert set(names) <= bound(tree), named(path)
+
+
+def test_public_names_are_there_and_once():
+    stub = ast.parse((SOURCE / "__init__.pyi").read_text("utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    names = [alias.name for node in imports for alias in node.names]
+    assert sorted(names) == limbeck.__all__
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(limbeck, name) is not None
 
 
 def imported(tree):

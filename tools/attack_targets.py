@@ -634,7 +634,7 @@ def honest() -> Iterator[tuple[str, Callable[[], Problem]]]:
             return Problem(target, lb.exact_log_z(target, progress=False))
 
         yield f"Sherrington-Kirkpatrick N={size} beta={beta}", glass
-    for size, patterns, beta in ((16, 2, 0.8), (20, 2, 1.2)):
+    for size, patterns, beta in ((16, 2, 0.8), (18, 3, 1.0), (20, 2, 1.2)):
 
         def hopfield(n: int = size, p: int = patterns, b: float = beta) -> Problem:
             xi = 2.0 * torch.randint(2, (p, n), generator=generator(n)) - 1

@@ -1,10 +1,10 @@
 r"""Attacks on the verdicts of log Z: targets with known answers, swept across their transitions.
 
-    python tools/attacks.py [--fraction 0.1] [--family "heavy tails"] [--fresh]
+    python tools/attacks.py [--fraction 0.1] [--family "heavy tails"] [--workers 2] [--fresh]
 
 Each target is estimated by each method with cheap settings, enumeration off. A trusted estimate
 must be within four errors of the answer; a needle that nothing leads to is listed apart. Results
-go to a JSON file as they come, so that an interrupted run continues; `--fresh` begins again.
+go to the folder `--out` as they come, so that an interrupted run continues; `--fresh` begins again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import math
 import sys
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,14 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tools")]
 
-from attack_targets import FAMILIES, Case, Problem, cases  # noqa: E402
+from attack_targets import FAMILIES, Problem, cases  # noqa: E402
+from parallel import add_options, run_all  # noqa: E402
 
 import limbeck as lb  # noqa: E402
 from limbeck.models.flow import Flow  # noqa: E402
 from limbeck.storage.files import write_bytes  # noqa: E402
 
-OUT = ROOT / "experiments" / "results" / "attacks.json"
+OUT = ROOT / "experiments" / "results"
 LIMIT = 4.0  # errors that a trusted estimate may be off
 SETTINGS: dict[str, dict[str, Any]] = {
     "bridge": {"samples": 1000, "burn_in": 60},
@@ -62,9 +62,10 @@ def student_of(problem: Problem, seed: int) -> Any:
     return mixture
 
 
-def estimates(case: Case, seed: int) -> dict[str, dict[str, Any]]:
+def estimates(family: str, name: str, seed: int) -> dict[str, dict[str, Any]]:
     r"""By method: the answer, the estimate, its verdict and seconds."""
-    problem, records = case.build(), dict[str, dict[str, Any]]()
+    build = next(case.build for case in cases([family]) if case.name == name)
+    problem, records = build(), dict[str, dict[str, Any]]()
     began, proposal, refusal = time.process_time(), problem.proposal, None
     if proposal is None and set(problem.methods) != {"ais"}:
         try:
@@ -135,42 +136,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fraction", type=float, default=1.0, help="share of the targets, evenly")
     parser.add_argument("--family", action="append", choices=list(FAMILIES), help="only this one")
     parser.add_argument("--only", default="", help="only targets whose name contains this")
-    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=OUT, help="a folder")
+    add_options(parser)
     options = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    console = Console(soft_wrap=True)
-    results: dict[str, Any] = {}
-    if options.out.exists() and not options.fresh:
-        results = json.loads(options.out.read_text())["results"]
     chosen = [case for case in cases(options.family) if options.only in case.name]
     chosen = chosen[:: max(1, round(1 / options.fraction))]
     # by multiples of the golden ratio: an unfinished run has some of everything
     order = sorted(range(len(chosen)), key=lambda k: k * 0.618034 % 1)
-    for number, case in enumerate(chosen[k] for k in order):
-        key = f"{case.family} | {case.name}"
-        if key not in results:
-            results[key] = estimates(case, options.seed)
-            record = {"seed": options.seed, "settings": SETTINGS, "results": results}
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(options.out, json.dumps(record, indent=1).encode())
-        for method, record in results[key].items():
-            z = "–" if record.get("z") is None else f"{record['z']:.1f}"
-            mark = "WRONG " if is_wrong(record) else ""
-            right = "right" if record.get("right") else ""
-            why = "; ".join(record["reasons"])[:110]
-            console.print(
-                f"{number + 1}/{len(chosen)} {mark}{key}, {method}: z = {z}, "
-                f"{record['state']} {right} {record['seconds']} s {why}",
-                markup=False, highlight=False,
-            )  # fmt: skip
-    own = {f"{case.family} | {case.name}" for case in chosen}
-    run = {key: value for key, value in results.items() if key in own}
+    jobs = {
+        f"{case.family} | {case.name}": (case.family, case.name, options.seed)
+        for case in (chosen[k] for k in order)
+    }
+    results = run_all(
+        estimates, jobs, options.out / "attacks.jsonl", workers=options.workers,
+        stop_after=options.stop_after, fresh=options.fresh,
+    )  # fmt: skip
+    about = {"seed": options.seed, "settings": SETTINGS, "results": results}
+    write_bytes(options.out / "attacks.json", json.dumps(about, indent=1).encode())
+    console = Console(soft_wrap=True)
     console.width = max(console.width, 130)
-    console.print(summary(run))
-    wrong = [r for methods in run.values() for r in methods.values() if is_wrong(r)]
-    return int(any(not record["needle"] for record in wrong))
+    console.print(summary(results))
+    wrong = {
+        f"{key}, {method}": record
+        for key, methods in results.items()
+        for method, record in methods.items()
+        if is_wrong(record)
+    }
+    for key, record in wrong.items():
+        z = record.get("z")
+        line = f"{'needle' if record['needle'] else 'WRONG'} {key}: z = {z}"
+        console.print(line, markup=False, highlight=False)
+    return int(any(not record["needle"] for record in wrong.values()))
 
 
 if __name__ == "__main__":

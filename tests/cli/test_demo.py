@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from limbeck import cli
+from limbeck import demo as demos
 
 
 @pytest.fixture(scope="module")
@@ -19,57 +20,72 @@ def demo(tmp_path_factory):
         return CliRunner().invoke(cli.app, arguments)
 
 
-@pytest.mark.slow
-def test_the_demo_prints_rows_of_json(demo):
+@pytest.fixture(scope="module")
+def contents(demo):
     assert demo.exit_code == 0, demo.output
-    rows = json.loads(demo.stdout)["compress"]
-    models = [row["model"] for row in rows]
-    assert models[0] == "teacher"
-    assert models[1:5] == models[5:]
-    assert len(set(models[1:5])) == 4
-    assert [row["images"] for row in rows] == [1297] * 5 + [129] * 4
+    return json.loads(demo.stdout)
 
 
-def test_the_numbers_of_the_demo_are_sane(demo):
-    teacher, *students = json.loads(demo.stdout)["compress"]
-    assert teacher["agreement"] == 1.0
-    assert teacher["accuracy"] > 0.9
-    assert teacher["parameters"] == 2 * sum(
-        (i + 1) * o for i, o in [(64, 200), (200, 100), (100, 10)]
-    )
-    for row in students:
-        assert row["parameters"] == 65 * 38 + 39 * 10
-        assert 0.15 < row["accuracy"] <= 1  # above chance, after thirty steps
-        assert 0.15 < row["agreement"] <= 1
-        assert -3 < row["log_probability"] < 0
-        assert row["seconds"] > 0
+@pytest.mark.slow
+def test_the_demo_compresses_an_ensemble_from_few_images(contents):
+    models = {model["role"]: model for model in contents["compress"]["models"]}
+    sizes = [(64, 200), (200, 100), (100, 10)]
+    assert models["teacher"]["parameters"] == 2 * sum((i + 1) * o for i, o in sizes)
+    assert models["student"]["parameters"] == 65 * 38 + 39 * 10
+    measures = contents["compress"]["fidelity"]["measures"]
+    assert measures["teacher"]["accuracy"][0] > 0.9
+    for name in ("accuracy", "agreement"):
+        assert 0.15 < measures["student"][name][0] <= 1  # above chance, after thirty steps
 
 
+@pytest.mark.slow
+def test_the_demo_condenses_a_posterior_into_ten_draws(contents):
+    agreement = contents["condense"]["agreement"]
+    assert agreement["bytes"] == [10_000 * 2 * 4, 128]
+    assert 0 < agreement["mean_error"] < agreement["max_error"] < 0.3
+    assert not contents["condense"]["density"]
+
+
+@pytest.mark.slow
+def test_the_demo_finds_log_z(contents):
+    exact, estimates = contents["normalize"]["exact"], contents["normalize"]["log_z"]
+    assert [z["method"] for z in estimates] == ["bridge", "importance", "ais"]
+    for z in estimates:  # after thirty steps they may be poor, but not confidently wrong
+        assert abs(z["value"] - exact) < 5 * z["std_error"] or not z["trustworthy"]
+    assert abs(estimates[0]["value"] - exact) < 0.2
+
+
+@pytest.mark.slow
 def test_the_demo_says_what_it_does_beside_the_json(demo):
-    assert "Training a teacher: 2 nets 64-200-100-10" in demo.stderr
-    assert "Distilling from 129 images" in demo.stderr
+    assert "Training a teacher on 1,297 images of digits: 2 nets 64-200-100-10" in demo.stderr
+    assert "derivatives at 129 images, no labels" in demo.stderr
     assert "Training an RBM with 16 hidden units" in demo.stderr
 
 
-def test_the_demo_finds_log_z(demo):
-    found = json.loads(demo.stdout)["normalize"]
-    exact, *estimates = found["estimates"]
-    assert [z["method"] for z in found["estimates"]] == ["exact", "bridge", "importance", "ais"]
-    assert exact["std_error"] == 0
-    for z in estimates:  # after thirty steps they may be poor, but not confidently wrong
-        assert abs(z["value"] - exact["value"]) < 5 * z["std_error"] or not z["trustworthy"]
-    assert abs(estimates[0]["value"] - exact["value"]) < 0.2
-
-
-def test_the_demo_writes_one_page_on_all_verbs(demo):
+@pytest.mark.slow
+def test_the_demo_writes_one_page_on_all_verbs(demo, contents):
     where = demo.stderr.split("The report on all parts is ")[1].split(". Next")[0]
     page = Path("".join(where.split()))
     text = page.read_text(encoding="utf-8")
-    for verb in ("compress", "condense", "normalize"):
+    for verb, content in contents.items():
         assert (page.parent / verb / "result.json").exists()
         assert f"limbeck demo {verb}" in text
-    assert "lies inside its 95% interval" in text or "lies outside its 95% interval" in text
+        assert (
+            content["summary"] in json.loads((page.parent / "report.json").read_text())["findings"]
+        )
     assert "limbeck logz rbm.npz" in text
+
+
+@pytest.mark.slow
+def test_one_part_without_matplotlib_has_no_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demos.importlib.util, "find_spec", lambda name: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of three steps, rightly
+        demos.run("condense", 1, 3, 0, as_json=True, progress=False, folder=tmp_path)
+    said = capsys.readouterr()
+    assert list(json.loads(said.out)) == ["condense"]
+    assert "A report needs jinja2 and matplotlib" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["condense"]  # the result folder
 
 
 def test_an_unknown_part_of_the_demo_is_refused(refused):
@@ -81,31 +97,6 @@ def test_a_bad_number_is_refused(limbeck):
     assert found.code == 2
     (line,) = found.err.splitlines()
     assert line.startswith("limbeck: Invalid value for '--members': ")
-
-
-def test_the_table_of_the_demo_ends_with_one_sentence(capsys):
-    from rich.console import Console
-
-    from limbeck.demo import Tour, show_compression
-
-    def row(model, images, agreement, parameters=100):
-        return {
-            "model": model, "images": images, "accuracy": 0.9, "log_probability": -0.1,
-            "agreement": agreement, "parameters": parameters, "seconds": 1.0,
-        }  # fmt: skip
-
-    rows = [row("teacher", 1000, 1.0, 2500)]
-    rows += [row(f"student {i}", 1000, 0.96) for i in range(4)]
-    rows += [row(f"student {i}", 100, share) for i, share in enumerate((0.8, 0.9, 0.85, 0.7))]
-    console = Console(width=300)
-    show_compression(Tour(Path(), 1, 1, 0, console, progress=False, tables=True), rows)
-    *table, sentence = capsys.readouterr().out.strip().splitlines()
-    assert sum("student" in line for line in table) == 8
-    assert sentence == (
-        "From 100 images without labels, a net 25 times smaller than its teacher agrees with it "
-        "on 85.0% of the test images if it matches predictions and derivatives, and on 80.0% if it "
-        "matches predictions alone; trained on the labels of those images, on 70.0%."
-    )
 
 
 @pytest.mark.parametrize("wrong", [("--steps", "0"), ("--members", "0"), ("--seed", "-1")], ids=str)

@@ -41,3 +41,20 @@ def test_wrong_supports(limbeck, files):
     for text in ("s", "s=", "=positive", "s=posative", "s=3:1"):
         done = limbeck(*COMMAND, "--support", text)
         assert (done.code, "support" in done.err) == (2, True), done.err
+
+
+def test_probes_of_a_file(limbeck, files):
+    Path("two_modes.py").write_text(
+        "import torch\n\ndef log_density(x):\n    centres = torch.tensor([-8.0, 8.0]).to(x)\n"
+        "    return (-(x - centres).square() / 2).logsumexp(1)\n"
+    )
+    np.save("one_mode.npy", np.random.default_rng(0).normal(-8.0, 1.0, (2000, 1)))
+    np.save("point.npy", np.array([[8.5]]))
+    words = ("evidence", "two_modes.py:log_density", "one_mode.npy", "--student", "gaussian",
+             "--sweeps", "2")  # fmt: skip
+    assert limbeck(*words).code == 0
+    done = limbeck(*words, "--probe", "point.npy", "--out", "probed")
+    assert done.code == 3
+    assert "probe 0" in done.out + done.err
+    done = limbeck(*words, "--probe", "none.npy", "--out", "missing")
+    assert (done.code, "probe" in done.err) == (2, True)

@@ -12,7 +12,6 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression import fast_path
 from limbeck.compression.compress import compress
 from limbeck.compression.fast_path import ROWS, NumpyFastPath
 from limbeck.compression.rows import ArrayFormat
@@ -62,8 +61,7 @@ STUDENTS = {
 
 @pytest.mark.parametrize("student", STUDENTS)
 @pytest.mark.parametrize("task", TEACHERS)
-def test_as_in_torch(monkeypatch, task, student):
-    monkeypatch.setattr(fast_path, "STEPS", 10**6)  # so many trees are walked through too
+def test_as_in_torch(task, student):
     rows, teacher, options = TEACHERS[task]
     made = compress(teacher(), rows, STUDENTS[student], **QUICK, **options)
     few = NumpyFastPath(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.compression.generators import GENERATORS, Bins, candidates, fit_nade, fresh, generator
+from limbeck.compression.generators import GENERATORS, candidates, fit_nade, fresh, generator
 from limbeck.compression.rows import ArrayFormat, read_rows
 from tests.refusals import refused
 
@@ -38,9 +38,7 @@ def test_as_many_as_asked_of_the_same_kind_and_the_same_again(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "least"), [("munge", 0.9), ("noise", 0.85), ("nade", 0.8), ("mixture", 0.9)]
-)
+@pytest.mark.parametrize(("name", "least"), [("munge", 0.9), ("noise", 0.85), ("mixture", 0.9)])
 def test_columns_stay_together(name, least):
     x = correlated()
     found = drawn(name, x)
@@ -78,15 +76,9 @@ def test_shades_are_conditional_probabilities():
     assert len(found.unique()) > 20
 
 
-def test_bins_give_values_of_the_data_from_the_right_bin():
-    x = torch.cat([torch.arange(100.0)[:, None], torch.ones(100, 1)], 1)
-    bins = Bins(x, 4)
-    codes = bins.codes(x)
-    assert bins.count == 4
-    assert codes[:, 0].bincount().tolist() == [25, 25, 25, 25]
-    assert (codes[:, 1] == 0).all()
-    back = bins.draw(codes.float(), torch.Generator().manual_seed(0))
-    assert torch.equal(bins.codes(back), codes)
+def test_a_nade_is_of_bits_or_shades():
+    with refused("inputs", "'nade' for numbers"):
+        drawn("nade", correlated())
 
 
 def test_names_and_tables():

@@ -117,12 +117,12 @@ def test_a_stream_that_jumps_is_doubted_and_counts_its_draws():
     x = torch.randn(40, 2, generator=generator(3))
     steady = lb.condense(stream(0.0), logistic, x, samples=2000, steps=20, **OPTIONS)
     assert steady.used == 2000
-    assert not steady.new_inputs.drift
+    assert steady.verdict.state != "doubtful"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         jumped = lb.condense(stream(1e4), logistic, x, samples=2000, steps=20, **OPTIONS)
     assert jumped.verdict.state == "doubtful"
-    assert "quarter of the draws" in str(jumped.verdict)
+    assert "have not converged: R̂" in str(jumped.verdict)
 
 
 def test_joint_predictions_have_the_posteriors_covariances():
@@ -147,6 +147,28 @@ def test_joint_predictions_have_the_posteriors_covariances():
         PredictFunction(predict, effects[:8], groups), Draws.one_chain(effects), groups
     )
     torch.testing.assert_close(known.matrix, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_joint_bags_of_too_few_components_are_doubted_with_the_number_that_is_needed():
+    effects = torch.randn(600, 12, generator=generator(8))  # of twelve groups, independent
+
+    def predict(w, x):
+        return lb.Normal(w[x], torch.ones(()))
+
+    groups = torch.arange(12)
+    few = lb.condense(effects, predict, groups, joint=True, components=5, steps=50, **OPTIONS)
+    # four directions of twelve: no bag of five comes nearer than √(8/12)
+    assert few.new_inputs.covariance > 0.7
+    assert few.verdict.state == "doubtful"
+    assert f"at least {few.new_inputs.needed} components" in str(few.verdict)
+    needed = few.new_inputs.needed
+    assert 11 <= needed <= 13
+    enough = lb.condense(effects, predict, groups, joint=True, components=needed, **OPTIONS)
+    assert enough.new_inputs.covariance < 0.1
+    truth = torch.cov(effects.T, correction=0).double()
+    error = (enough.student.covariances(groups).detach() - truth).norm() / truth.norm()
+    assert float(error) == pytest.approx(enough.new_inputs.covariance, rel=1e-3, abs=1e-4)
+    assert "covariances" not in str(enough.verdict)
 
 
 def test_joint_samples_need_joint_training():

@@ -11,7 +11,7 @@ from torch import distributions as td
 import limbeck as lb
 from limbeck.distributions import Censored, Mixture, Normal, Poisson, ZeroInflated, ordinal
 from limbeck.distributions.base import average
-from limbeck.distributions.families import Joint, adapt
+from limbeck.distributions.families import adapt
 from tests.refusals import refused
 
 LOC = torch.tensor([0.3, -1.0], dtype=torch.float64)
@@ -94,14 +94,6 @@ def test_censored_numbers_have_their_tails_at_the_limits():
     assert float(inside + ends) == pytest.approx(1, abs=1e-3)
     assert family.log_prob(torch.tensor(2.5)) == -math.inf
     assert float(family.cdf(2.0)) == 1
-
-
-def test_a_joint_density_is_not_a_product_after_averaging():
-    stacked = Joint(Normal(torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]]]), torch.ones(2, 1, 2)))
-    y = torch.tensor([[1.0, 1.0]])
-    alone = [Normal(torch.full((1, 2), m), torch.ones(1, 2)).log_prob(y) for m in (0.0, 1.0)]
-    each = torch.stack([logs.sum(-1).exp() for logs in alone])
-    torch.testing.assert_close(average(stacked).log_prob(y).exp(), each.mean(0))
 
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -137,6 +137,7 @@ def test_digits_without_a_sampler_say_what_to_install(study, monkeypatch):
         study.digits.run(1)
 
 
+@pytest.mark.slow
 def test_files_tables_and_the_page(study, toy, digits, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(study.toy, "run", lambda *_: toy)

@@ -8,7 +8,7 @@ from tests.export.students import EVERY, mixture, rows, seeded
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in EVERY if any(kind in name for kind in ("NADE", "mixture", "bag"))]
+    "name", [name for name in EVERY if any(kind in name for kind in ("mixture", "bag"))]
 )
 def test_they_are_the_same_in_double_precision(name):
     make, shape = EVERY[name]

@@ -13,7 +13,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.training import Answering
 from limbeck.condensation.predict_function import Means, OutputFamily
-from limbeck.export import numpy_predictor, to_numpy
+from limbeck.export import export, numpy_predictor
 from limbeck.export.numpy_predictor import READER, column_records
 from limbeck.models.tree import Trees
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
@@ -59,7 +59,7 @@ def test_every_small_student_agrees_with_torch_where_only_numpy_is(tmp_path):
     expected = {}
     for number, (name, (make, shape)) in enumerate(NUMPY.items()):
         student, folder = make(), tmp_path / f"{number:02}"
-        assert to_numpy(student, folder, shape) == folder
+        assert export(student, folder, input_shape=shape, card=False) == folder
         assert sorted(file.name for file in folder.iterdir()) == [
             "manifest.json", "predict.py", "weights.npz",
         ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_every_small_student_agrees_with_torch_where_only_numpy_is(tmp_path):
 
 
 def loaded(module, folder, shape):
-    to_numpy(module, folder, shape)
+    export(module, folder, input_shape=shape, card=False)
     found: dict = {"__file__": str(folder / "predict.py")}
     exec((folder / "predict.py").read_text(), found)
     return found["predict"]
@@ -146,12 +146,12 @@ def test_trees_compare_single_numbers_as_in_torch(tmp_path):
 @pytest.mark.parametrize("name", [name for name in NUMPY if "bag" not in name])
 def test_scripts_are_short(tmp_path, name):
     make, shape = NUMPY[name]
-    to_numpy(make(), tmp_path, shape)
+    export(make(), tmp_path, input_shape=shape, card=False)
     assert len((tmp_path / "predict.py").read_text().splitlines()) <= 50
 
 
 def test_far_out_inputs_give_no_warnings_and_no_nan(tmp_path):
-    to_numpy(net(sizes=(2, 2), output="softmax"), tmp_path / "s.npz")
+    export(net(sizes=(2, 2), output="softmax"), tmp_path / "s.npz", card=False)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.npz", "s.py"]
     found: dict = {"__file__": str(tmp_path / "s.py")}
     exec((tmp_path / "s.py").read_text(), found)
@@ -246,23 +246,23 @@ class Own(nn.Module):
 )  # fmt: skip
 def test_what_numpy_cannot_do_is_refused(tmp_path, module):
     with pytest.raises(lb.LimbeckError, match="no NumPy form"):
-        to_numpy(module(), tmp_path / "new", 4)
+        export(module(), tmp_path / "new", input_shape=4, card=False)
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     (tmp_path / "predict.py").write_text("print('mine')\n")
     with refused("path", "which limbeck did not write"):
-        to_numpy(net(), tmp_path)
+        export(net(), tmp_path, card=False)
     assert [file.name for file in tmp_path.iterdir()] == ["predict.py"]
     (tmp_path / "predict.py").unlink()
-    to_numpy(net(1), tmp_path)
-    to_numpy(net(2), tmp_path)  # its own is replaced
+    export(net(1), tmp_path, card=False)
+    export(net(2), tmp_path, card=False)  # its own is replaced
     with np.load(tmp_path / "weights.npz") as weights:
         np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
     with refused("path", "which is a file"):
-        to_numpy(net(), tmp_path / "predict.py")
+        export(net(), tmp_path / "predict.py", "numpy", card=False)
     monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):
-        to_numpy(net(), tmp_path / "new")
+        export(net(), tmp_path / "new", card=False)
     assert not (tmp_path / "new").exists()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import files, quietly, to_pt2
+from limbeck.export import export, files, quietly
 from tests.export.students import EVERY, net, rows
 from tests.refusals import refused
 
@@ -22,7 +22,7 @@ SOME = [  # of bags only those that differ for a tracer
 def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
     make, shape = EVERY[name]
     student = make().eval()
-    path = to_pt2(student, tmp_path / "new" / "student.pt2", shape)
+    path = export(student, tmp_path / "new" / "student.pt2", input_shape=shape, card=False)
     with quietly():
         program = torch.export.load(path).module()
     for n in (1, 2, 7):
@@ -32,7 +32,7 @@ def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
 
 
 def test_the_file_is_a_zip_that_says_what_it_is(tmp_path):
-    path = to_pt2(net(), tmp_path / "student.pt2")
+    path = export(net(), tmp_path / "student.pt2", card=False)
     with zipfile.ZipFile(path) as file:
         (name,) = [name for name in file.namelist() if name.endswith("limbeck.json")]
         about = json.loads(file.read(name))
@@ -53,14 +53,14 @@ class Branching(nn.Module):
 def test_refusals(tmp_path, monkeypatch):
     path = tmp_path / "student.pt2"
     with refused("path", expected=r"a name that ends in \.pt2"):
-        to_pt2(net(), tmp_path / "student.pt")
+        export(net(), tmp_path / "student.pt", "pt2", card=False)
     with refused("student", "a Linear of unknown inputs"):
-        to_pt2(nn.Linear(4, 3), path)
+        export(nn.Linear(4, 3), path, card=False)
     with refused("input_shape", "'four'"):
-        to_pt2(nn.Linear(4, 3), path, "four")
+        export(nn.Linear(4, 3), path, input_shape="four", card=False)
     with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
-        to_pt2(Branching(), path, 4)
+        export(Branching(), path, input_shape=4, card=False)
     monkeypatch.setattr(files, "TOLERANCE", -1.0)
     with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
-        to_pt2(net(), path)
+        export(net(), path, card=False)
     assert not list(tmp_path.iterdir())

@@ -121,6 +121,38 @@ def test_a_module_of_the_users_own_takes_encoded_columns_too(tmp_path):
     assert 'session.run(["y"], {"numbers": numbers, "codes": codes})' in text
 
 
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+@pytest.mark.parametrize("column", ["c", "x"])
+def test_tables_of_one_column(tmp_path, column):
+    g = np.random.default_rng(0)
+    columns = {"c": g.choice(["p", "q", 'r"\n'], 60), "x": g.normal(size=60)}
+    df = pd.DataFrame({column: columns[column]})
+    result = lb.compress(
+        lambda rows: (np.asarray(rows[column]) == df[column][0]) * 2.0, df, student=(4,),
+        task="regression", inputs="data", steps=3, pool=60, progress=False, device="cpu",
+    )  # fmt: skip
+    rows = pd.DataFrame({column: ["p", "r", ""] if column == "c" else [0.0, 1e30, -1e30]})
+    found: dict = {"__file__": str(result.export(tmp_path / "s.npz").with_suffix(".py"))}
+    exec((tmp_path / "s.py").read_text(), found)
+    run = compiled(result.export(tmp_path / "s.h"), result.portable())
+    table = result.row_format.table
+    expected = result._predictions(rows)
+    for y in (found["predict"](rows), run(1, **encoded_inputs(table, table.encode(rows)))):
+        np.testing.assert_allclose(y, expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+def test_numbers_that_overflow_in_a_net_are_nan_in_c_too(tmp_path):
+    net = lb.MLP(2, 3, 1, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        net.layers[0].weight.copy_(torch.tensor([[1e30, -1e30], [0.0, 1.0], [1.0, 0.0]]))
+    run = compiled(lb.export.export(net, tmp_path / "s.h"), lb.export.portable(net))
+    x = np.array([[1e30, 1e30], [0.5, -0.5]], np.float32)
+    expected = net(torch.from_numpy(x)).detach().numpy()
+    assert np.isnan(expected[0])
+    np.testing.assert_allclose(run(1, x=x), expected, rtol=1e-5)
+
+
 def test_encoded_columns_are_for_tables_as_onnx(tmp_path):
     result = compressed("regression", (3,), frame(40))
     with refused("columns", "'encoded'"):

@@ -227,9 +227,11 @@ def test_some_attacks(tmp_path):
     spec = importlib.util.spec_from_file_location("attacks", folder / "attacks.py")
     attacks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(attacks)
-    out, cheap = tmp_path / "attacks.json", ["--only", "N=16", "--fraction", "0.2"]
-    assert attacks.main([*cheap, "--out", str(out)]) == 0
-    assert attacks.main([*cheap, "--out", str(out)]) == 0  # from what is stored
+    cheap = ["--only", "N=16", "--fraction", "0.2", "--out", str(tmp_path)]
+    assert attacks.main(cheap) == 0
+    stored = (tmp_path / "attacks.jsonl").read_text()
+    assert attacks.main(cheap) == 0  # from what is stored
+    assert (tmp_path / "attacks.jsonl").read_text() == stored
 
 
 def test_answers_of_attacks():

@@ -224,11 +224,13 @@ def test_sources_that_give_the_same_rows_again_are_not_taken_for_new(options):
         assert found.state == "unchecked"
 
 
-def test_rows_of_a_mixture_are_held_out_too():
-    found = small(inputs=lb.inputs.Mix([PLANE, lb.inputs.Noise(2)]), batch_size=20).new_inputs
-    assert found.kind == "held-out rows and fresh inputs"
-    assert found.held_out.inputs > 400
-    assert found.training.inputs == 1000  # drawn in the same proportions
+def test_rows_of_a_mixture_are_unchecked_unless_inputs_are_given():
+    mixed = lb.inputs.Mix([PLANE, lb.inputs.Noise(2)])
+    found = small(inputs=mixed, batch_size=20).new_inputs
+    assert found.state == "unchecked"
+    assert "held_out=" in found.reason
+    given = small(inputs=mixed, batch_size=20, held_out=torch.randn(30, 2)).new_inputs
+    assert given.held_out.inputs == 30
 
 
 @pytest.mark.parametrize("predict", [logistic, linear])

@@ -7,6 +7,7 @@ and files that cannot (ONNX, torch.export) answer NaN for that row and for no ot
 
 import runpy
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,15 +201,31 @@ def test_an_estimator_refuses_it_too():
 def test_a_row_without_an_answer_has_a_label_of_its_own(classes):
     import onnxruntime
 
-    from limbeck.export.table_onnx import table_onnx_file
+    from limbeck.compression.training import Answering
+    from limbeck.export import Portable
+    from limbeck.export.torch_files import onnx_file
 
     df = pd.DataFrame({"x": [0.5, 1.5, 2.5, 4.0]})
     table = lb.Table(df)
     student = torch.nn.Sequential(table.encoder(), torch.nn.Linear(1, 2))
-    session = onnxruntime.InferenceSession(
-        table_onnx_file(student, table, classes, "classification", "auto")
-    )
+    module = Answering(student, "classification")
+    model = Portable(module, None, "probabilities", classes, "classification", table, student)
+    (content,) = onnx_file(model, Path("student.onnx"))[0].values()
+    session = onnxruntime.InferenceSession(content)
     label = session.run(["label"], {"x": np.array([[np.nan]], np.float32)})[0][0]
     none = {"a": "", -1: np.iinfo(np.int64).min, 0.5: np.nan, None: -1}
     expected = none[None if classes is None else classes[0]]
     assert label == expected or (label != label and expected != expected)
+
+
+def test_a_row_whose_probabilities_overflow_has_no_class():
+    g = np.random.default_rng(0)
+    df = pd.DataFrame({"tiny": 1e-30 * g.normal(size=60), "x": g.normal(size=60)})
+    result = lb.compress(
+        lambda rows: np.stack([rows["x"] > 0, rows["x"] <= 0], 1) * 0.8 + 0.1, df, student=(4,),
+        task="classification", inputs="data", steps=3, pool=60, progress=False, device="cpu",
+    )  # fmt: skip
+    far = df[:3].assign(tiny=[0.0, 1e30, 0.0])
+    assert np.isnan(result.predict_proba(far)).any(1).tolist() == [False, True, False]
+    with refused("X", r"a row \(1\)"):
+        result.predict(far)

@@ -158,6 +158,7 @@ def test_processes_that_would_draw_the_same_rows_are_refused(told):
             assert "the same rows in several processes" in process[name].get("refused", ""), name
 
 
+@pytest.mark.slow
 def test_processes_that_draw_rows_of_their_own_train_one_student(told):
     different = [name for name in told[0] if name.startswith("different")]
     assert len(different) == 8

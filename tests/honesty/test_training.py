@@ -153,7 +153,7 @@ def test_condense_does_not_prolong_a_cosine(tmp_path):
     assert condensed(40, "constant").steps == 40
 
 
-@pytest.mark.parametrize("loss", ["kl", "square_error_then_kl"])
+@pytest.mark.parametrize("loss", ["kl", "square_error"])
 def test_normalize_does_not_prolong_a_cosine(tmp_path, loss):
     rbm = lb.RBM.random(4, 3, generator=torch.Generator().manual_seed(0))
 
@@ -164,7 +164,7 @@ def test_normalize_does_not_prolong_a_cosine(tmp_path, loss):
         )  # fmt: skip
 
     normalized(20)
-    with pytest.raises(lb.CheckpointError, match=r"is of a run of 20 steps|total=20"):
+    with pytest.raises(lb.CheckpointError, match="is of a run of 20 steps"):
         normalized(40)
 
 

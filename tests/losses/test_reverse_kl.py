@@ -116,6 +116,7 @@ def test_training_by_it_reaches_the_target():
     torch.testing.assert_close(log_q.exp(), (LOG_P - log_z).exp(), atol=0.01, rtol=0)
 
 
+@pytest.mark.slow
 def test_compiled_and_eager_steps_agree():
     students = []
     for engine in ("eager", "compiled"):

@@ -10,7 +10,6 @@ import limbeck as lb
 from limbeck.errors import CheckpointError
 from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
-from limbeck.models.rbm import RBM
 from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused
 
@@ -165,50 +164,6 @@ def test_gradients_are_those_of_finite_differences(name, support):
     if support.count == 2:
         x = x.requires_grad_()
         assert torch.autograd.gradcheck(lambda x: model.log_prob(x, check=False), (x,))
-
-
-@every
-@pytest.mark.parametrize("support", [Binary(2, 2), States(3, 3)], ids=repr)
-def test_expected_log_probabilities_by_hand(name, support):
-    model = build(name, support)
-    x = support.start(5, generator(1), dtype=torch.float64)
-    each = (*x.shape, support.count)
-    p = torch.rand(each, generator=generator(2), dtype=torch.float64).softmax(-1)
-    given = p[..., 1] if support.count == 2 else p
-    q = model.conditionals(x)
-    log_q = torch.stack([1 - q, q], -1).log() if support.count == 2 else q.log()
-    wanted = (p * log_q).flatten(1).sum(1)
-    torch.testing.assert_close(model.expected_log_prob(x, given), wanted)
-    certain = torch.nn.functional.one_hot(support.encode(x).long(), support.count).to(x)
-    certain = certain[..., 1] if support.count == 2 else certain
-    torch.testing.assert_close(model.expected_log_prob(x, certain), model.log_prob(x))
-    with refused("expected", "shape"):
-        model.expected_log_prob(x, given[:, :1])
-
-
-@pytest.mark.parametrize("name", ["made", "deep"])
-def test_expectations_given_hidden_units_leave_the_gradient_and_take_noise_from_it(name):
-    r"""By enumeration of x and h of a small RBM."""
-    rbm = RBM.random(4, 2, 1.5, generator(), dtype=torch.float64)
-    model = build(name, Binary(4))
-    x, h = events(Binary(4)), events(Binary(2))
-    joint = (x @ rbm.W @ h.T + (x @ rbm.a)[:, None] + h @ rbm.b).detach()
-    p = joint.flatten().softmax(0).view_as(joint)
-
-    def gradients(log_p):
-        found = [torch.autograd.grad(each, model.b if name == "deep" else model.bias,
-                                     retain_graph=True)[0] for each in log_p]  # fmt: skip
-        return torch.stack(found)
-
-    plain = gradients(model.log_prob(x))  # (x, parameters)
-    hidden = [
-        gradients(model.expected_log_prob(x, rbm.visible_probabilities(each).expand_as(x).detach()))
-        for each in h
-    ]
-    smooth = torch.stack(hidden, 1)  # (x, h, parameters)
-    mean, noise = (p.sum(1) @ plain), (p.sum(1) @ plain.square())
-    torch.testing.assert_close(torch.einsum("xh,xhp->p", p, smooth), mean)
-    assert (torch.einsum("xh,xhp->p", p, smooth.square()) < noise).all()
 
 
 @every

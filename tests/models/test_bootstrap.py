@@ -6,7 +6,6 @@ import torch
 from torch.nn import functional as F
 
 import limbeck as lb
-from limbeck.losses.base import Probe
 from limbeck.models.ensemble import Resamples, members_cross_entropy
 from tests.refusals import refused
 
@@ -84,7 +83,7 @@ def test_arrays_and_lists_are_taken_as_well():
 
 def test_resamples_have_about_sixty_three_percent_of_the_rows():
     rows = 2000
-    inputs = source(20, X=torch.zeros(rows, 1), y=torch.zeros(rows, dtype=torch.long))
+    inputs = source(20, X=torch.zeros(rows, 1, dtype=DOUBLE), y=torch.zeros(rows, dtype=torch.long))
     distinct = [len(member.unique()) / rows for member in inputs.rows]
     assert np.mean(distinct) == pytest.approx(1 - np.exp(-1), abs=0.005)
     assert len(set(distinct)) > 1
@@ -203,11 +202,8 @@ def test_the_loss_is_the_sum_of_the_members_own():
             return net(batch.x)
 
     loss = members_cross_entropy()
-    assert loss.bind(Probe(Seen(), None, batch)) is None
     expected = sum(
         F.cross_entropy(net.member(m)(batch.x[:, m]), batch.y[:, m], reduction="none")
         for m in range(MEMBERS)
     )
     torch.testing.assert_close(loss(Seen(), None, batch), expected, rtol=1e-12, atol=1e-12)
-    with refused("y", expected="class numbers from 0 to 2"):
-        loss.bind(Probe(Seen(), None, batch._replace(y=batch.y + 1)))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from torch.func import grad, jvp
+from torch.func import grad
 
 import limbeck as lb
 from limbeck.errors import ArgumentError, CheckpointError, NotDifferentiableError
@@ -202,31 +202,6 @@ def test_scores_can_be_trained_on():
         torch.testing.assert_close(parameter.grad, expected[name])
 
 
-@pytest.mark.parametrize("support", [Binary(2, 3), Spins(6)], ids=repr)
-@pytest.mark.parametrize(
-    "given", [("x",), ("w", "c", "u", "b"), ("x", "w", "c", "u", "b")], ids=str
-)
-def test_r_products_are_derivatives_of_the_gradient(support, given):
-    nade = make(support, order="random")
-    x = nade.sample(3, generator())
-    values = {"x": x, **{name: p.detach() for name, p in nade.named_parameters()}}
-    direction = {
-        name: torch.randn(each.shape, generator=generator(9), dtype=each.dtype) * (name in given)
-        for name, each in values.items()
-    }
-
-    def total(values):
-        parameters = {name: each for name, each in values.items() if name != "x"}
-        return torch.func.functional_call(nade, parameters, (values["x"],)).sum()
-
-    _, expected = jvp(grad(total), (values,), (direction,))
-    parts = {"vx" if name == "x" else name: direction[name] for name in given}
-    found = nade.r_products(x, **parts)._asdict()
-    for name, each in expected.items():
-        torch.testing.assert_close(found[name], each)
-    torch.testing.assert_close(found["value"].sum(), jvp(total, (values,), (direction,))[1])
-
-
 class TestFitting:
     data = torch.tensor([[0.0, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]])
 
@@ -310,9 +285,9 @@ class TestWarmStart:
     @pytest.mark.parametrize(
         ("change", "received"),
         [
-            ({"W": torch.zeros(5, 4)}, "shapes"),
-            ({"b": torch.zeros(3)}, "shapes"),
-            ({"a": torch.full((6,), float("nan"))}, "not finite"),
+            ({"W": torch.zeros(5, 4)}, r"a: .* shape \(5,\)"),
+            ({"b": torch.zeros(3)}, r"b: .* shape \(4,\)"),
+            ({"a": torch.full((6,), float("nan"))}, "a: .* finite"),
             ({"W": None}, "SimpleNamespace"),
         ],
     )
@@ -343,7 +318,7 @@ class TestBadInput:
         with refused(argument, received, expected=expected):
             NADE(*arguments)
 
-    @pytest.mark.parametrize("method", ["log_prob", "conditionals", "score", "r_products"])
+    @pytest.mark.parametrize("method", ["log_prob", "conditionals", "score"])
     @pytest.mark.parametrize(
         ("x", "received", "expected"),
         [
@@ -384,16 +359,6 @@ class TestBadInput:
         x = nade.sample(2, generator())
         with pytest.raises(NotDifferentiableError, match="score"):
             nade.score(x)
-        with pytest.raises(NotDifferentiableError, match="r_products"):
-            nade.r_products(x)
-
-    def test_directions_of_other_shapes(self):
-        nade = make(Binary(3))
-        x = nade.sample(2, generator())
-        with refused("w", "shape"):
-            nade.r_products(x, w=torch.zeros(3, 4))
-        with refused("vx"):
-            nade.r_products(x, vx=torch.zeros(2, 4, dtype=torch.float64))
 
     @pytest.mark.parametrize(
         "change", [{"type": "MLP"}, {"support": ["Real", 2, 3]}, {"hidden": None}, {"more": 1}]

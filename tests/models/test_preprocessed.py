@@ -18,7 +18,7 @@ from torch.func import functional_call, jacrev, jvp, vmap
 import limbeck as lb
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluate
-from limbeck.export import to_onnx
+from limbeck.export import export
 from limbeck.models import MLP, Preprocessed, Trees
 from limbeck.models.preprocessed import standardising
 from limbeck.models.tree_fit import fit_tree
@@ -240,7 +240,7 @@ def test_the_onnx_file_takes_raw_inputs(tmp_path) -> None:
     import onnxruntime
 
     model = regression()
-    path = to_onnx(model, tmp_path / "student.onnx", {"": [3]})
+    path = export(model, tmp_path / "student.onnx", input_shape=3, card=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     raw = X.clone()
     raw[3, 2] = math.nan  # an ignored column

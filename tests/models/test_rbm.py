@@ -76,15 +76,6 @@ def test_the_score_is_the_gradient(x: torch.Tensor) -> None:
         torch.testing.assert_close(view.derivatives("density")[:, 0].detach(), expected)
 
 
-def test_statistics_are_the_gradient_of_the_mean() -> None:
-    rbm, x = model(), normal(6, 4)
-    expected = torch.autograd.grad(rbm.log_unnormalized(x).mean(), (rbm.W, rbm.a, rbm.b))
-    for found, gradient in zip(rbm.statistics(x), expected, strict=True):
-        torch.testing.assert_close(found, gradient)
-    with refused("x", r"shape \(0, 4\)"):
-        rbm.statistics(x[:0])
-
-
 def test_one_event_is_a_number_for_vmap() -> None:
     rbm, x = model(), all_bits(4)
     found = torch.func.vmap(torch.func.grad(rbm.log_unnormalized))(x)

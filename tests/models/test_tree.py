@@ -15,7 +15,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.export import to_onnx
+from limbeck.export import export
 from limbeck.models import Trees
 from limbeck.models.tree import TreeArrays
 from limbeck.models.tree_fit import fit_boosted, fit_tree
@@ -485,7 +485,7 @@ def test_the_onnx_file_agrees(tmp_path, name) -> None:
     import onnxruntime
 
     trees = MADE[name]()
-    path = to_onnx(trees, tmp_path / "trees.onnx", {"": [D]})
+    path = export(trees, tmp_path / "trees.onnx", input_shape=D, card=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for x in (gaps(NEW), NEW[:1]):
         x = x.astype(np.float32)

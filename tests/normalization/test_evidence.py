@@ -1,4 +1,5 @@
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.distributions import (
 )
 
 import limbeck as lb
+from limbeck.distributions.families import validation
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
@@ -116,6 +118,36 @@ def test_errors_of_the_user_outside_the_support_are_rejections():
     e = quick(log_density, draws, sweeps=1)
     assert e.diagnostics["proposals_outside"] > 0
     assert abs(e.value) < 0.2
+
+
+def test_validation_is_switched_for_one_thread_only():
+    seen, before = [], torch.distributions.Distribution._validate_args
+
+    def other():
+        with validation(False):
+            inside.set()
+            left.wait(10)
+
+    inside, left = threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    with validation(True):
+        thread.start()
+        inside.wait(10)
+        seen.append(torch.distributions.Distribution._validate_args)
+    left.set()
+    thread.join()
+    assert seen == [True]
+    assert torch.distributions.Distribution._validate_args == before
+
+
+def test_progress_is_shown_as_lines(capsys, monkeypatch):
+    monkeypatch.setattr("limbeck.progress.BETWEEN_LINES", -1.0)
+    quick(standard, normal_draws(400), progress=True)
+    err = capsys.readouterr().err
+    assert "fitting students" in err
+    assert "sweeps that check the draws: 1 of 2 done" in err
+    quick(standard, normal_draws(400), progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_differences_are_caught_by_sweeps():
@@ -231,6 +263,18 @@ def test_an_improper_density_is_doubtful():
     draws = normal_draws(2000, 2) @ torch.tensor([[1.0, -1], [0.5, 0.5]]).double()
     e = quick(log_density, draws)
     assert e.verdict.state == "doubtful"
+
+
+def test_heavy_tails_are_not_improper():
+    g = generator(1)
+    z = torch.randn(2000, 3, generator=g, dtype=torch.float64)
+    scale = torch._standard_gamma(torch.ones(2000, 1, dtype=torch.float64), g).sqrt()
+
+    def log_density(x):  # of a Student t with two degrees of freedom
+        constant = math.lgamma(2.5) - 1.5 * LOG_2PI
+        return constant - 2.5 * torch.log1p(x.square().sum(1) / 2)
+
+    check(quick(log_density, z / scale, student="student_t"), 0.0)
 
 
 def test_arviz_objects_with_their_log_posterior():

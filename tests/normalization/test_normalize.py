@@ -3,7 +3,6 @@ r"""normalize end to end, on RBMs and energies small enough to enumerate."""
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import pytest
@@ -24,7 +23,7 @@ from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused
 
 DOUBLE = torch.float64
-LOSSES = ("kl", "square_error", "square_error_then_kl", "reverse_kl")
+LOSSES = ("kl", "square_error", "reverse_kl")
 QUICK = {"burn_in": 50, "chains": 300, "batch_size": 100, "device": "cpu", "engine": "eager"}
 
 
@@ -179,7 +178,7 @@ def test_equal_seeds_give_equal_students(loss):
 
 
 @pytest.mark.parametrize(
-    ("loss", "scheme"), [("reverse_kl", "auto"), *itertools.product(LOSSES[:3], ("all", "block"))]
+    ("loss", "scheme"), [("reverse_kl", "auto"), *itertools.product(LOSSES[:2], ("all", "block"))]
 )
 @pytest.mark.parametrize("stop", [2, 9])
 def test_an_interrupted_run_ends_bit_for_bit_where_another_ends(loss, scheme, stop, tmp_path):
@@ -196,7 +195,7 @@ def test_an_interrupted_run_ends_bit_for_bit_where_another_ends(loss, scheme, st
             return EXACT(student)
 
     def run(metric, **more):
-        options = {**QUICK, "batch_size": 70, "steps": 15, "switch": 0.4, "every": 1} | more
+        options = {**QUICK, "batch_size": 70, "steps": 15, "every": 1} | more
         student = nade()
         return normalize(rbm(), student, loss, scheme=scheme, metrics={"exact": metric}, **options)
 
@@ -213,7 +212,7 @@ def test_an_interrupted_run_ends_bit_for_bit_where_another_ends(loss, scheme, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["reverse_kl", "square_error_then_kl"])
+@pytest.mark.parametrize("loss", ["reverse_kl", "square_error"])
 def test_compiled_and_eager_runs_agree(loss):
     results = []
     for engine in ("eager", "compiled"):
@@ -223,52 +222,10 @@ def test_compiled_and_eager_runs_agree(loss):
     torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
 
 
-def test_two_stages_are_one_run():
-    result = normalize(
-        rbm(), nade(), "square_error_then_kl", steps=50, switch=0.3, every=10, **QUICK
-    )
-    assert result.steps == 50
-    assert result.history["step"] == [10, 15, 25, 35, 45, 50]
-    assert set(result.history) == {"step", "loss", "gradient_norm"}
-    assert all(0 < loss < 10 for loss in result.history["loss"]), "the KL all along"
-    about = result.settings["normalization"]
-    first, second = result.settings["stages"]
-    assert (first["steps"], second["steps"]) == (15, 35)
-    assert first["loss"].startswith("log_density_error(c=")
-    assert second["loss"] == "kl()"
-    assert about["sweeps_done"] == 50 * 300 + 50 * 100 * about["sweeps"], "one burn-in"
-    json.dumps(result.settings)
-    assert "then kl()" in str(result)
-
-
-def test_two_stages_follow_one_schedule():
-    rates = []
-
-    def schedule(t, total):
-        rates.append((float(t), total))
-        return torch.ones_like(t)
-
-    normalize(
-        rbm(), nade(), "square_error_then_kl", steps=6, switch=0.5, schedule=schedule, **QUICK
-    )
-    assert rates == [(float(t), 6) for t in range(6)]
-
-
-def test_time_that_is_up_in_the_first_stage_ends_the_run():
-    result = normalize(
-        rbm(), nade(), "square_error_then_kl", steps=5000, switch=0.9, seconds=0.3, **QUICK
-    )
-    assert result.stop_reason.startswith("time")
-    assert 0 < result.steps < 4500
-    assert len(result.settings["stages"]) == 1
-
-
 def test_a_folder_of_another_run_is_refused(tmp_path):
     folder = tmp_path / "run"
     options = dict(steps=3, checkpoint=folder, **QUICK)
     normalize(rbm(), nade(), **options)
-    with pytest.raises(CheckpointError, match="holds something else than checkpoints of these"):
-        normalize(rbm(), nade(), "square_error_then_kl", **options)
     with pytest.raises(CheckpointError, match="of other chains: sweeps was 3 and is 2"):
         normalize(rbm(), nade(), sweeps=2, **options)
 
@@ -444,8 +401,6 @@ REFUSED = {
     ),
     "c without a square": (dict(c=1.0), "c", "^1.0$", ""),
     "c": (dict(loss="square_error", c=math.inf), "c", "^inf$", ""),
-    "switch": (dict(loss="square_error_then_kl", switch=1.0), "switch", "^1.0$", ""),
-    "one step": (dict(loss="square_error_then_kl", steps=1), "steps", "^1$", "2 or more"),
     "steps": (dict(steps=0), "steps", "^0$", ""),
     "scheme": (dict(scheme="some"), "scheme", "'some'", ""),
     "init": (dict(init="warm"), "init", "'warm'", ""),

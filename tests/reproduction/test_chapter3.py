@@ -65,6 +65,7 @@ def test_every_mixture_is_there_with_its_students(small):
     assert list(found["remarks"][0]["trials"]) == ["plain", "two chains"]
 
 
+@pytest.mark.slow
 def test_every_data_set_is_there_with_its_students(small):
     first, second = small[0]["logistic"]
     wide = [name for name in first["errors"] if "100·I" in name]
@@ -85,6 +86,7 @@ def test_every_data_set_is_there_with_its_students(small):
     assert len(first["shown"]["weights"]["limbeck"]["share"].split()) == 3
 
 
+@pytest.mark.slow
 def test_pictures_page_and_tables_are_made_of_the_results(small):
     found, out, told = small
     names = {path.name for path in out.glob("*.png")}

@@ -3,14 +3,18 @@ r"""Chapter 3's logistic regression in small: posterior, exact predictions, bags
 import pytest
 import torch
 
-from limbeck.demo.condensation import GRID, MonteCarlo, log_posterior, points, sampler
 from reproduction.chapter3_logistic import (
+    GRID,
     LOSSES,
     NEAR,
+    MonteCarlo,
     best_bag,
     errors,
     exact_surface,
     independent,
+    log_posterior,
+    points,
+    sampler,
     text_bag,
 )
 

@@ -1,14 +1,12 @@
 r"""The pictures of chapter 3, from results made up; and what they are drawn with."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-from limbeck.demo.condensation import SIDE, draw_posteriors, points
 from limbeck.report import plots as surfaces
 from limbeck.report.canvas import canvas
 from reproduction.chapter3_pictures import pictures
+from reproduction.posterior_plots import ellipses, weights
 from tests.refusals import refused
 from tests.report.written import assert_written
 
@@ -95,7 +93,7 @@ def test_surfaces_have_the_first_index_across():
 def test_ellipses_are_at_one_and_two_deviations():
     mean, covariance = np.array([1.0, -2.0]), np.array([[4.0, 1.5], [1.5, 1.0]])
     with canvas() as (_, axes):
-        surfaces.ellipses(axes[0][0], mean, covariance)
+        ellipses(axes[0][0], mean, covariance)
         one, two, centre = (line.get_xydata() for line in axes[0][0].lines)
     for radius, line in ((1, one), (2, two)):
         apart = line - mean
@@ -106,22 +104,8 @@ def test_ellipses_are_at_one_and_two_deviations():
 
 def test_weights_have_areas_by_their_shares():
     with canvas() as (_, axes):
-        surfaces.weights(axes[0][0], [[0.0, 1.0], [2.0, 3.0]], [0.25, 0.75])
+        weights(axes[0][0], [[0.0, 1.0], [2.0, 3.0]], [0.25, 0.75])
         (discs,) = axes[0][0].collections
         np.testing.assert_allclose(discs.get_offsets(), [[0, 1], [2, 3]])
         small, large = discs.get_sizes() - 4
         assert large == pytest.approx(3 * small)
-
-
-def test_what_is_kept_is_drawn_above_what_is_predicted(tmp_path):
-    p = 1 / (1 + np.exp(-np.add.outer(SIDE, 0 * SIDE)))
-    posteriors = {
-        "all draws": lambda axes: axes.plot(np.ones(5), np.ones(5), "."),
-        "batch": partial(surfaces.weights, draws=np.ones((2, 2)), share=[0.5, 0.5]),
-        "EP": partial(surfaces.ellipses, mean=[1.0, 1.0], covariance=np.eye(2)),
-    }
-    values, errors = dict.fromkeys(posteriors, p), {"all draws": 0.0, "batch": 0.0086, "EP": 0.025}
-    path = tmp_path / "a" / "picture.png"
-    said = draw_posteriors(posteriors, values, errors, *points(0), path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert said.endswith("all draws; batch, mean error 0.0086; EP, mean error 0.0250.")

@@ -14,7 +14,7 @@ import torch
 
 import limbeck as lb
 from limbeck import storage
-from limbeck.export import card, export, to_numpy
+from limbeck.export import card, export
 from limbeck.report import page, records
 from limbeck.text import CONTROL, markdown, visible
 from tests.export.students import net
@@ -128,7 +128,7 @@ def test_the_code_of_a_card_runs_whatever_the_file_is_called():
     path = Path(f'x"); import os; os.system("touch {MARK}"); ("é.npz')
     text = card(net(), path, "numpy")
     code = text.split("```text\n")[1].split("\n```")[0]
-    to_numpy(net(), path)
+    export(net(), path, card=False)
     x = np.zeros((2, 4))
     scope = {"x": x}
     exec(code, scope)
@@ -140,7 +140,7 @@ def test_the_code_of_a_card_runs_whatever_the_file_is_called():
 )
 def test_a_script_holds_names_as_data(name):
     small, _, frame = compressed()
-    to_numpy(small, f"{name}.npz")
+    export(small, f"{name}.npz", card=False)
     script = Path(f"{name}.py")
     tree = ast.parse(script.read_text(encoding="utf-8"))
     imports = {
@@ -160,7 +160,7 @@ def test_a_script_of_a_class_of_any_name():
         pass
 
     Student.__name__ = f'x"""\nimport os; os.system("touch {MARK}")\n"""\\'
-    to_numpy(Student(4, 3, 2), "s.npz", 4)
+    export(Student(4, 3, 2), "s.npz", input_shape=4, card=False)
     assert Student.__name__ in runpy.run_path("s.py")["__doc__"]
 
 

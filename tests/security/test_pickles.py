@@ -73,6 +73,7 @@ def test_files_of_data(suffix):
             read_data(path, "data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_files_of_models(suffix):
     library = {".onnx": "onnxruntime"}.get(suffix, FORMATS[suffix].lower())

@@ -14,7 +14,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.cli.folder import Folder
 from limbeck.compression.fidelity.report import fidelity
-from limbeck.export import to_numpy
+from limbeck.export import export
 from limbeck.models import rbm_files
 from limbeck.report import page
 from limbeck.storage import checkpoints, folders
@@ -167,7 +167,7 @@ def load_fidelity(folder):
 
 
 def save_numpy(folder, version):
-    to_numpy(net(version), folder, 3)
+    export(net(version), folder, input_shape=3, card=False)
 
 
 def load_export(folder):

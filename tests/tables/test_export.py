@@ -2,6 +2,7 @@ r"""Exported students of tables: what the file says of a frame is what torch say
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.compression.training import Answering
+from limbeck.export import Portable, export
 from limbeck.export import table_onnx as table_export
-from limbeck.export.files import check_suffix, write_files
-from limbeck.export.table_onnx import feeds, table_onnx_file
+from limbeck.export.table_onnx import feeds
 from limbeck.tables.table import Table
 from tests.refusals import refused
 from tests.tables.frames import frame
@@ -33,10 +34,16 @@ def net(outputs, table=TABLE, seed=0):
     return nn.Sequential(encoder, mlp)
 
 
-def to_onnx(student, table, path, classes=None, task="classification", output="auto"):
-    check_suffix(path, ".onnx")
-    write_files({path: table_onnx_file(student, table, classes, task, output)})
-    return path
+def ready(module, table, classes=None, task="classification"):
+    classes = None if classes is None else np.asarray(classes).tolist()
+    return Portable(module, None, "probabilities", classes, task, table, module.student)
+
+
+def to_onnx(student, table, path, classes=None):
+    result = SimpleNamespace(
+        portable=lambda: ready(Answering(student, "classification"), table, classes)
+    )
+    return export(result, path, "onnx", card=False)
 
 
 def session(path):
@@ -116,7 +123,7 @@ def traced():
     whole = Answering(net(3, table), "classification", "logits")
     batch = table.encode(SMALL)
     with torch.no_grad():
-        return table_export._traced(whole, table, batch), whole(batch)
+        return table_export._traced(ready(whole, table), batch), whole(batch), whole
 
 
 @needs_onnx
@@ -125,11 +132,9 @@ def traced():
                 np.array([7, -5, 9], dtype=object), pd.Index(["é", "", "w"])]
 )  # fmt: skip
 def test_labels_are_of_the_users_own_kind(traced, classes):
-    core, p = traced
+    core, p, whole = traced
     table = Table(SMALL)
-    model = table_export._assembled(
-        core, table, "classification", table_export._labels(classes, 3), 3
-    )
+    model = table_export._assembled(core, ready(whole, table, classes), 3)
     label, found = session(model.SerializeToString()).run(None, feeds(table, SMALL))
     np.testing.assert_allclose(found, p, atol=1e-6)
     names = np.arange(3) if classes is None else np.asarray(classes)
@@ -138,10 +143,12 @@ def test_labels_are_of_the_users_own_kind(traced, classes):
 
 @needs_onnx
 def test_several_labels_are_ones_and_zeros_and_values_stay(traced):
-    core, p = traced
+    core, p, whole = traced
     table = Table(SMALL)
     several, values = (
-        session(table_export._assembled(core, table, task, None, 3).SerializeToString())
+        session(
+            table_export._assembled(core, ready(whole, table, None, task), 3).SerializeToString()
+        )
         for task in ("multilabel", "regression")
     )
     label = several.run(["label"], feeds(table, SMALL))[0]
@@ -181,7 +188,7 @@ def test_outputs_become_probabilities_or_values(task, form, y, expected):
 
 @needs_onnx
 def test_a_file_that_disagrees_is_not_left_behind(tmp_path, monkeypatch, traced):
-    monkeypatch.setattr(table_export, "_traced", lambda module, table, batch: traced[0])
+    monkeypatch.setattr(table_export, "_traced", lambda model, batch: traced[0])
     table = Table(SMALL)
     student = net(3, table).double()
     to_onnx(student, table, tmp_path / "s.onnx")
@@ -210,8 +217,6 @@ def test_bad_arguments_are_refused(tmp_path, monkeypatch):
     student, path = net(2, table), tmp_path / "s.onnx"
     with refused("path", expected=r"a name that ends in \.onnx"):
         to_onnx(student, table, tmp_path / "s.pt")
-    with refused("task", "'classify'"):
-        to_onnx(student, table, path, task="classify")
     labelled = Table(SMALL.rename(columns={"x": "label"}))
     with refused("table", "a column 'label'"):
         to_onnx(net(2, labelled), labelled, path)
@@ -221,12 +226,10 @@ def test_bad_arguments_are_refused(tmp_path, monkeypatch):
 
 
 @needs_onnx
-def test_labels_and_forms_must_fit(tmp_path):
+def test_labels_must_fit(tmp_path):
     table = Table(SMALL)
     with refused("classes", r"labels of shape \(3,\)"):
         to_onnx(net(2, table), table, tmp_path / "s.onnx", classes=[1, 2, 3])
-    with refused("output", "'values'"):
-        to_onnx(net(2, table), table, tmp_path / "s.onnx", output="values")
 
 
 def test_a_boolean_that_cannot_be_missing_is_not_invented():

@@ -190,6 +190,7 @@ def test_models_of_their_own_have_content_but_cannot_be_refitted(xgboost, lightg
 # their files
 
 
+@pytest.mark.slow
 def test_model_files(xgboost, lightgbm, catboost, tmp_path) -> None:
     three = xgb(xgboost, "multi:softprob", THREE, num_class=3)
     for name in ("model.json", "model.ubj"):

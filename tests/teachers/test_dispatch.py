@@ -211,3 +211,14 @@ def test_slips_are_named() -> None:
     teacher = as_row_teacher(softmax, X)
     assert repr(teacher) == "the teacher (softmax)"
     assert (teacher.task, teacher.outputs) == ("classification", 3)
+
+
+def test_a_teacher_that_changes_its_number_of_outputs_is_refused():
+    def first_two_then_one(x):
+        p = 1 / (1 + np.exp(-x[:, 0]))
+        return np.stack([1 - p, p], 1) if len(x) <= 16 else 1 - p
+
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    teacher = as_row_teacher(first_two_then_one, rows)
+    with refused("teacher", r"\(60,\) for 60 rows", expected=r"\(60, 2\), as at the first rows"):
+        teacher(rows)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.refusals import refused
 from tests.teachers.stand_in import StandIn, probabilities
 
 X = np.random.default_rng(0).standard_normal((200, 2))
-SINGLE = probabilities(X).astype(np.float32).astype(np.float64)
+TARGETS = probabilities(X)
 
 
 class Clock:
@@ -72,14 +73,14 @@ def test_a_second_run_asks_nothing_and_says_the_same(tmp_path):
     second = label_rows(teacher, X[::-1], cache=str(tmp_path))
     assert teacher.calls == 0
     assert np.array_equal(first, second[::-1])
-    assert np.array_equal(first, SINGLE)
+    assert np.array_equal(first, TARGETS)
 
 
 def test_only_what_is_new_is_asked(tmp_path):
     cache = TeacherCache(tmp_path)
     label_rows(StandIn(), X[50:100], cache=cache)
     teacher = StandIn()
-    assert np.array_equal(label_rows(teacher, X, cache=cache), SINGLE)
+    assert np.array_equal(label_rows(teacher, X, cache=cache), TARGETS)
     assert teacher.asked == np.concatenate([X[:50], X[100:]]).tolist()
 
 
@@ -125,7 +126,7 @@ def test_inputs_of_any_kind_reach_the_teacher_as_they_are(tmp_path, kind):
     assert np.array_equal(label_rows(Unpacking(), given), probabilities(X))
     label_rows(Unpacking(), given, cache=tmp_path)
     again = Unpacking()
-    assert np.array_equal(label_rows(again, given, cache=tmp_path), SINGLE)
+    assert np.array_equal(label_rows(again, given, cache=tmp_path), TARGETS)
     assert again.calls == 0
 
 
@@ -170,17 +171,18 @@ def test_a_teacher_that_is_far_away_is_asked_about_more_at_once(clock):
     assert teacher.sizes == [8, 16, 32, 64, 80]
 
 
-def test_answers_are_written_every_few_seconds(clock, tmp_path):
+@pytest.mark.parametrize(("seconds", "between"), [(0.9, 1), (0.09, 23)])
+def test_answers_are_written_at_once_or_every_two_seconds(clock, tmp_path, seconds, between):
     seen = []
 
     class Slow(StandIn):
         def __call__(self, part):
             seen.append(len(TeacherCache(tmp_path).answers("stand-in", (3,), list("abc"))))
-            clock.now += 0.9
+            clock.now += seconds
             return super().__call__(part)
 
-    label_rows(Slow(), X, cache=tmp_path, batch_size=25)
-    assert seen == [0, 0, 0, 75, 75, 75, 150, 150]
+    label_rows(Slow(), X, cache=tmp_path, batch_size=5)
+    assert seen == [5 * between * (call // between) for call in range(40)]
     assert len(TeacherCache(tmp_path).answers("stand-in", (3,), list("abc"))) == 200
 
 
@@ -206,7 +208,7 @@ def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
     assert caught.value.rows.tolist() == list(range(100, 150))
     assert clock.slept == [1.0, 2.0]
     again = StandIn()
-    assert np.array_equal(label_rows(again, X, cache=tmp_path), SINGLE)
+    assert np.array_equal(label_rows(again, X, cache=tmp_path), TARGETS)
     assert again.asked == X[100:].tolist()
 
 
@@ -250,7 +252,7 @@ def test_interrupted_it_keeps_what_was_said(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         label_rows(teacher, X, cache=tmp_path, batch_size=60)
     again = StandIn()
-    assert np.array_equal(label_rows(again, X, cache=tmp_path), SINGLE)
+    assert np.array_equal(label_rows(again, X, cache=tmp_path), TARGETS)
     assert again.asked == X[120:].tolist()
 
 
@@ -279,7 +281,7 @@ def test_killed_it_has_stored_all_that_was_written(tmp_path):
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
     teacher = StandIn()
-    assert np.array_equal(label_rows(teacher, X, cache=tmp_path), SINGLE)
+    assert np.array_equal(label_rows(teacher, X, cache=tmp_path), TARGETS)
     assert teacher.asked == X[150:].tolist()
 
 
@@ -338,28 +340,19 @@ def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
     ) as caught:
         found = label_rows(teacher, X, cache=tmp_path, batch_size=50)
     assert len(caught) == 1
-    assert np.array_equal(found, SINGLE)
+    assert np.array_equal(found, TARGETS)
     assert len(teacher.asked) == 200
     assert not list(tmp_path.rglob("*.npy"))
 
 
 def test_a_damaged_cache_is_told_before_the_teacher_is_asked(tmp_path):
     label_rows(StandIn(), X, cache=tmp_path)
-    for path in tmp_path.rglob("*.values.npy"):
+    for path in tmp_path.rglob("*.rows.npy"):
         path.write_bytes(path.read_bytes()[:-1])
     teacher = StandIn()
-    with pytest.raises(lb.CheckpointError, match=r"values\.npy cannot be read"):
+    with pytest.raises(lb.CheckpointError, match=r"rows\.npy cannot be read"):
         label_rows(teacher, X, cache=tmp_path)
     assert teacher.calls == 0
-
-
-def test_the_largest_probabilities_are_the_same_when_new_and_when_kept(tmp_path):
-    first = label_rows(StandIn(), X, cache=TeacherCache(tmp_path, top_k=1))
-    teacher = StandIn()
-    assert np.array_equal(label_rows(teacher, X, cache=TeacherCache(tmp_path, top_k=1)), first)
-    assert teacher.calls == 0
-    assert np.array_equal(first.max(1), SINGLE.max(1))
-    np.testing.assert_allclose(first.sum(1), 1)
 
 
 def test_a_key_that_two_teachers_share_is_found_out(tmp_path):
@@ -400,3 +393,40 @@ def test_a_bar_counts_rows(monkeypatch):
     monkeypatch.setattr(labelling, "tracked", tracked)
     label_rows(StandIn(), X[[0, 1, 0]], progress=False)
     assert shown == [(2, "querying the teacher", False)]
+
+
+def test_a_teacher_that_ends_the_program_has_failed(tmp_path):
+    def leave(teacher):
+        if teacher.calls == 3:
+            sys.exit(0)
+
+    with pytest.raises(TeacherError, match=r"SystemExit: 0.*are in the cache") as caught:
+        label_rows(StandIn(fail=leave), X, cache=tmp_path, batch_size=50)
+    assert caught.value.cached == 100
+
+
+def test_an_exception_that_cannot_be_shown_is_named():
+    class HiddenError(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def fail(teacher):
+        raise HiddenError
+
+    with pytest.raises(TeacherError, match=r"\(HiddenError\)"):
+        label_rows(StandIn(fail=fail), X)
+
+
+def test_what_takes_long_is_written_at_once(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def slow(teacher):
+        time.sleep(0.15)
+        if teacher.calls == 3:  # as by a signal that cannot be handled: nothing is written any more
+            monkey.setattr(labelling._Session, "_write", lambda session: None)
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as monkey, pytest.raises(Killed):
+        label_rows(StandIn(fail=slow), X, cache=tmp_path, batch_size=20)
+    assert len(TeacherCache(tmp_path).answers("stand-in", (3,), list("abc"))) == 40

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.export import to_onnx
+from limbeck.export import export
 from limbeck.models import MLP
 from tests.refusals import refused
 
@@ -72,7 +72,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 def test_a_student_of_our_own(tmp_path) -> None:
     student = MLP(3, 4, 5, generator=torch.Generator().manual_seed(0))
-    path = to_onnx(student, tmp_path / "student.onnx", {"": [3]})
+    path = export(student, tmp_path / "student.onnx", input_shape=3, card=False)
     with refused("task", expected='teacher_output="logits"'):
         as_row_teacher(path, X)
     teacher = as_row_teacher(str(path), X, teacher_output="logits")
@@ -105,7 +105,9 @@ def test_names_that_no_label_tells_are_asked_for(tmp_path) -> None:
 def test_what_is_said_must_agree_with_labels_and_probabilities(tmp_path) -> None:
     path = classifier(tmp_path / "m.onnx", [0, 1, 2])
     for said in ({"task": "regression"}, {"task": "multilabel"}, {"teacher_output": "logits"}):
-        with refused("task", expected="'classification' with probabilities"):
+        ((argument, value),) = said.items()
+        known = "classification" if argument == "task" else "probabilities"
+        with refused(argument, f"'{value}' for m.onnx", expected=f"'{known}'"):
             as_row_teacher(path, X, **said)
 
 

@@ -12,14 +12,12 @@ import pytest
 
 import limbeck as lb
 from limbeck.teachers import cache as files
-from limbeck.teachers.cache import KEYS, VALUES, Segments
+from limbeck.teachers.cache import META, ROWS, TeacherCache
 from limbeck.teachers.keys import row_keys
-
-FLOAT = np.dtype(np.float32)
 
 
 def opened(folder, outputs=3):
-    return Segments(folder, FLOAT, (outputs,))
+    return TeacherCache(folder).answers("teacher", (outputs,))
 
 
 def inputs(numbers):
@@ -27,15 +25,15 @@ def inputs(numbers):
 
 
 def rows(numbers, outputs=3):
-    return np.outer(numbers, np.arange(1, outputs + 1)).astype(np.float32)
+    return np.outer(numbers, np.arange(1, outputs + 1)).astype(float)
 
 
 def write(store, numbers):
-    store.write(inputs(numbers), rows(numbers))
+    store.put(inputs(numbers), rows(numbers))
 
 
-def listed(folder):
-    return sorted(path.name for path in folder.iterdir())
+def listed(store):
+    return sorted(path.name for path in store.folder.iterdir() if path.name != META)
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def store(tmp_path):
 
 
 def test_rows_come_back_in_the_order_asked_for(store):
-    found, values = store.lookup(inputs([20, 7, 4, 1, 20, -3]))
+    found, values = store.get(inputs([20, 7, 4, 1, 20, -3]))
     assert found.tolist() == [True, False, True, True, True, False]
     assert np.array_equal(values, rows([20, 4, 1, 20]))
     assert len(store) == 6
@@ -55,76 +53,67 @@ def test_rows_come_back_in_the_order_asked_for(store):
 
 def test_an_empty_or_missing_folder_has_nothing(tmp_path):
     for folder in (tmp_path, tmp_path / "none"):
-        found, values = opened(folder).lookup(inputs([1, 2]))
+        found, values = opened(folder).get(inputs([1, 2]))
         assert not found.any()
         assert values.shape == (0, 3)
     assert not (tmp_path / "none").exists()
 
 
-def test_a_reader_sees_what_others_write_later(store):
-    reader = opened(store.folder)
-    assert reader.lookup(inputs([5]))[0].tolist() == [False]
+def test_a_reader_sees_what_others_write_later(store, tmp_path):
+    reader = opened(tmp_path)
+    assert reader.get(inputs([5]))[0].tolist() == [False]
     write(store, [5])
-    assert reader.lookup(inputs([5]))[0].tolist() == [True]
+    assert reader.get(inputs([5]))[0].tolist() == [True]
 
 
 def test_rows_are_mapped_not_loaded(store):
-    store.lookup(inputs([1]))
-    for segment in store._order:
-        assert type(segment.values) is np.memmap
-        assert type(segment.head) is np.memmap
-        assert not segment.values.flags.writeable
+    store.get(inputs([1]))
+    assert len(store._files) == 3
+    for mapped in store._files.values():
+        assert type(mapped) is np.memmap
+        assert not mapped.flags.writeable
 
 
 def test_the_index_is_built_once_for_the_same_files(store, monkeypatch):
-    store.lookup(inputs([1]))
-    monkeypatch.setattr(store, "_index", lambda segments: pytest.fail("built again"))
-    assert store.lookup(inputs([2, 3]))[0].all()
+    store.get(inputs([1]))
+    monkeypatch.setattr(store, "_index", lambda files: pytest.fail("built again"))
+    assert store.get(inputs([2, 3]))[0].all()
 
 
 def test_the_first_of_two_answers_stays(store):
-    store.write(inputs([1]), rows([99]))
-    assert np.array_equal(store.lookup(inputs([1]))[1], rows([1]))
+    store.put(inputs([1]), rows([99]))
+    assert np.array_equal(store.get(inputs([1]))[1], rows([1]))
     assert len(store) == 6
 
 
-def test_keys_with_the_same_first_half_are_told_apart(tmp_path):
+def test_keys_with_the_same_first_half_are_not_taken_for_each_other(tmp_path):
     store = opened(tmp_path)
     keys = np.array([[7, 1], [7, 2], [7, 3], [8, 1]], np.uint64)
-    store.write(keys, rows([1, 2, 3, 4]))
+    store.put(keys, rows([1, 2, 3, 4]))
     asked = np.array([[7, 3], [7, 9], [7, 1], [8, 1], [9, 1], [7, 2]], np.uint64)
-    found, values = store.lookup(asked)
-    assert found.tolist() == [True, False, True, True, False, True]
-    assert np.array_equal(values, rows([3, 1, 4, 2]))
+    found, values = store.get(asked)
+    # of the three that share their first half one is found; the others are computed again
+    assert found.tolist() == [False, False, True, True, False, False]
+    assert np.array_equal(values, rows([1, 4]))
 
 
 def test_nothing_is_left_behind_by_a_write(store):
-    names = listed(store.folder)
-    assert len(names) == 6
-    assert all(name.endswith((KEYS, VALUES)) for name in names)
+    names = listed(store)
+    assert len(names) == 3
+    assert all(name.endswith(ROWS) for name in names)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_write_that_fails_leaves_nothing_and_says_so(store, monkeypatch, which):
-    before, left = listed(store.folder), [which]
+def test_a_write_that_fails_leaves_nothing_and_says_so(store, monkeypatch):
+    before = listed(store)
 
     def full(handle):
-        if not left[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        left[0] -= 1
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(lb.CheckpointError, match="No space left on device"):
         write(store, [8, 9])
-    assert listed(store.folder) == before
-    assert not store.lookup(inputs([8]))[0].any()
-
-
-def test_an_unfinished_segment_is_not_seen(store):
-    name = listed(store.folder)[0].removesuffix(KEYS)
-    (store.folder / (name + KEYS)).unlink()  # as before it was written
-    found, _ = opened(store.folder).lookup(inputs([1, 10, 4]))
-    assert found.sum() == 2
+    assert listed(store) == before
+    assert not store.get(inputs([8]))[0].any()
 
 
 def truncate(path):
@@ -153,71 +142,52 @@ def pickled(path):
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
 
 
-def missing(path):
+def link_to_nowhere(path):
     path.unlink()
+    path.symlink_to(path.with_name("nowhere"))
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, flip, foreign, other_array, pickled, missing])
-def test_damage_to_rows_is_told_with_the_name_of_the_file(store, damage):
-    path = store.folder / listed(store.folder)[1]
-    assert path.name.endswith(VALUES)
+def changed_key(path):
+    stored = np.load(path)
+    stored["key"][[0, 1]] = stored["key"][[1, 0]]
+    np.save(path, stored)
+
+
+DAMAGE = [truncate, empty, flip, foreign, other_array, pickled, changed_key]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_told_with_the_name_of_the_file(store, damage, tmp_path):
+    path = store.folder / listed(store)[0]
     damage(path)
     with pytest.raises(lb.CheckpointError, match=path.name):
-        opened(store.folder).lookup(inputs([1, 2, 3]))
+        opened(tmp_path).get(inputs([1, 2, 3]))
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, flip, foreign, other_array, pickled])
-def test_damage_to_keys_is_told_with_the_name_of_the_file(store, damage):
-    path = store.folder / listed(store.folder)[0]
-    assert path.name.endswith(KEYS)
-    damage(path)
-    name = path.name.removesuffix(KEYS)
-    with pytest.raises(lb.CheckpointError, match=name):
-        opened(store.folder).lookup(inputs([1, 2, 3]))
+def test_a_link_that_leads_nowhere_does_not_hang_the_reader(store, tmp_path):
+    link_to_nowhere(store.folder / listed(store)[0])
+    with pytest.raises(lb.CheckpointError, match="do not stay"):
+        opened(tmp_path).get(inputs([1]))
 
 
-def test_rows_under_the_keys_of_others_are_not_taken_for_theirs(tmp_path):
-    store = opened(tmp_path)
-    write(store, [1, 2])
-    write(store, [3, 4])
-    one, other = (tmp_path / name for name in listed(tmp_path) if name.endswith(VALUES))
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
-    with pytest.raises(lb.CheckpointError, match="than was written"):
-        opened(tmp_path).lookup(inputs([1]))
-
-
-def test_keys_in_each_others_places_are_found_out(store):
-    path = store.folder / listed(store.folder)[0]
-    head = np.load(path)
-    head[[0, 1], :2] = head[[1, 0], :2]
-    np.save(path, head)
-    with pytest.raises(lb.CheckpointError, match="than was written"):
-        opened(store.folder).lookup(inputs([1]))
-
-
-def test_rows_of_another_shape_are_refused(store):
-    with pytest.raises(lb.CheckpointError, match=r"\(3, 3\), and not float32 of shape \(3, 4"):
-        opened(store.folder, outputs=4).lookup(inputs([1]))
+def test_rows_of_another_shape_are_refused(store, tmp_path):
+    other = TeacherCache(tmp_path / "other").answers("teacher", (4,))
+    other.put(inputs([1]), rows([1], 4))
+    (store.folder / listed(store)[0]).write_bytes((other.folder / listed(other)[0]).read_bytes())
+    with pytest.raises(lb.CheckpointError, match="and not rows of"):
+        opened(tmp_path).get(inputs([1]))
 
 
 def test_files_that_are_not_ours_are_named_or_left_alone(store):
     (store.folder / ".DS_Store").write_text("")
     (store.folder / "notes.txt").write_text("mine")
-    assert store.lookup(inputs([1]))[0].all()
+    assert store.get(inputs([1]))[0].all()
     np.save(store.folder / "mine.npy", np.zeros(3))
     with pytest.raises(lb.CheckpointError, match=r"mine\.npy is not one of"):
-        store.lookup(inputs([1]))
+        store.get(inputs([1]))
 
 
-def test_a_link_that_leads_nowhere_does_not_hang_the_reader(store):
-    (store.folder / f"0-0{KEYS}").symlink_to(store.folder / "nowhere")
-    with pytest.raises(lb.CheckpointError, match="do not stay"):
-        opened(store.folder).lookup(inputs([1]))
-
-
-def test_many_small_segments_become_few(tmp_path, monkeypatch):
+def test_many_small_files_become_few(tmp_path, monkeypatch):
     most = 8
     monkeypatch.setattr(files, "MOST", most)
     store, reader = opened(tmp_path), opened(tmp_path)
@@ -225,11 +195,11 @@ def test_many_small_segments_become_few(tmp_path, monkeypatch):
     for number in numbers:
         write(store, [number])
         if number == most:
-            assert len(listed(tmp_path)) == 2 * most
-            assert reader.lookup(inputs(numbers[:most]))[0].all()
-    assert len(listed(tmp_path)) <= 2 * most
+            assert len(listed(store)) == most
+            assert reader.get(inputs(numbers[:most]))[0].all()
+    assert len(listed(store)) <= most
     for some in (store, reader, opened(tmp_path)):
-        found, values = some.lookup(inputs(numbers))
+        found, values = some.get(inputs(numbers))
         assert found.all()
         assert np.array_equal(values, rows(numbers))
         assert len(some) == len(numbers)
@@ -237,15 +207,14 @@ def test_many_small_segments_become_few(tmp_path, monkeypatch):
 
 def test_compaction_keeps_each_row_once(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST", 6)
-    monkeypatch.setattr(files, "CHUNK", 16)  # bytes: a row at a time
     store = opened(tmp_path)
     write(store, np.arange(100, 120))  # too large to be merged
     for k in range(6):
         write(store, [1, 2, k + 10])
-    sizes = [len(np.load(tmp_path / n)) for n in listed(tmp_path) if n.endswith(KEYS)]
+    sizes = [len(np.load(store.folder / name)) for name in listed(store)]
     assert sorted(sizes) == [3] * 2 + [2 + 4, 20]
     numbers = np.concatenate([[1, 2], np.arange(10, 16), np.arange(100, 120)])
-    found, values = opened(tmp_path).lookup(inputs(numbers))
+    found, values = opened(tmp_path).get(inputs(numbers))
     assert found.all()
     assert np.array_equal(values, rows(numbers))
 
@@ -258,27 +227,26 @@ def test_a_reader_survives_compaction_between_listing_and_reading(tmp_path, monk
     listing = reader._listing
 
     def slow():
-        names = list(listing())
+        names = listing()
         if len(names) == 4:
             write(store, [4])  # compacts while the reader is at its list
         return names
 
     monkeypatch.setattr(reader, "_listing", slow)
-    assert reader.lookup(inputs(np.arange(5)))[0].all()
+    assert reader.get(inputs(np.arange(5)))[0].all()
 
 
 def test_compaction_sweeps_what_the_killed_have_left(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST", 4)
     store = opened(tmp_path)
+    write(store, [0])
     for name, age in (("old", 2), ("new", 0)):
-        for ending in (VALUES, ".tmp"):
-            path = tmp_path / f".{name}{ending}"
-            path.write_text("")
-            os.utime(path, (time.time() - age * files.ABANDONED,) * 2)
-    for k in range(5):
+        path = store.folder / f".{name}.tmp"
+        path.write_text("")
+        os.utime(path, (time.time() - age * files.ABANDONED,) * 2)
+    for k in range(1, 5):
         write(store, [k])
-    left = {name for name in listed(tmp_path) if name.startswith(".")}
-    assert left == {f".new{VALUES}", ".new.tmp"}
+    assert {name for name in listed(store) if name.startswith(".")} == {".new.tmp"}
 
 
 def test_files_that_cannot_be_removed_are_not_compacted_again_and_again(tmp_path, monkeypatch):
@@ -291,8 +259,8 @@ def test_files_that_cannot_be_removed_are_not_compacted_again_and_again(tmp_path
     monkeypatch.setattr(os, "unlink", held)
     for k in range(8):
         write(store, [k])
-    assert len(listed(tmp_path)) == 2 * (8 + 1)
-    found, values = opened(tmp_path).lookup(inputs(np.arange(8)))
+    assert len(listed(store)) == 8 + 1
+    found, values = opened(tmp_path).get(inputs(np.arange(8)))
     assert found.all()
     assert np.array_equal(values, rows(np.arange(8)))
 
@@ -300,21 +268,20 @@ def test_files_that_cannot_be_removed_are_not_compacted_again_and_again(tmp_path
 WRITER = """
 import sys
 import numpy as np
-from pathlib import Path
-from limbeck.teachers import cache as segments
+from limbeck.teachers import cache
 from limbeck.teachers.keys import row_keys
 
-segments.MOST = 6
-folder, start = Path(sys.argv[1]), int(sys.argv[2])
-store = segments.Segments(folder, np.dtype(np.float32), (3,))
+cache.MOST = 6
+folder, start = sys.argv[1], int(sys.argv[2])
+store = cache.TeacherCache(folder).answers("teacher", (3,))
 numbers = np.concatenate([np.arange(20), np.arange(start, start + 20)])  # shared, and its own
 print("ready", flush=True)
 sys.stdin.readline()
 for number in numbers:
-    values = np.outer([number], [1, 2, 3]).astype(np.float32)
-    store.write(row_keys(np.array([[float(number)]])), values)
+    values = np.outer([number], [1, 2, 3])
+    store.put(row_keys(np.array([[float(number)]])), values)
     asked = numbers[: 1 + np.flatnonzero(numbers == number)[0]].astype(float)
-    assert store.lookup(row_keys(asked[:, None]))[0].all()
+    assert store.get(row_keys(asked[:, None]))[0].all()
 """
 
 
@@ -337,7 +304,7 @@ def test_processes_write_and_compact_at_the_same_time_and_nothing_is_lost(tmp_pa
     reader, seen = opened(folder), 0
     numbers = np.concatenate([np.arange(k, k + 20) for k in (0, 1000, 2000)])
     while any(writer.poll() is None for writer in writers):
-        found, values = reader.lookup(inputs(numbers))
+        found, values = reader.get(inputs(numbers))
         assert np.array_equal(values, rows(numbers[found]))
         assert found.sum() >= seen  # what was there once does not go away
         seen = found.sum()
@@ -345,6 +312,6 @@ def test_processes_write_and_compact_at_the_same_time_and_nothing_is_lost(tmp_pa
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    found, values = opened(folder).lookup(inputs(numbers))
+    found, values = opened(folder).get(inputs(numbers))
     assert found.all()
     assert np.array_equal(values, rows(numbers))

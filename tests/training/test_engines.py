@@ -96,6 +96,7 @@ def test_pools_of_projections_are_stored_where_the_case_says_so():
     assert type(run.update.optimizer) is torch.optim.Adadelta
 
 
+@pytest.mark.slow
 @compiles
 def test_an_interrupted_compiled_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(tmp_path):
     options = dict(CASES["adam, cosine"](), engine="compiled", checkpoint=tmp_path)
@@ -163,6 +164,7 @@ def test_a_bad_step_leaves_parameters_and_running_statistics_bit_for_bit(engine)
         torch.testing.assert_close(states[-1], states[-2], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @compiles
 def test_running_statistics_agree_between_engines():
     (_, eager, _), (_, compiled, _) = fall("eager"), fall("compiled")

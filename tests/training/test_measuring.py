@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
+from tests.refusals import refused
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
 
@@ -58,3 +59,9 @@ def test_modes_generators_and_sums_stay_as_they_were(fails):
         torch.testing.assert_close(run.objective.rng_state(), before, rtol=0, atol=0)
         torch.testing.assert_close(run.update.progress.sums, sums, rtol=0, atol=0)
         assert len(before) >= 2  # of the inputs and of the projections
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "derivative_error", "loss", "run"])
+def test_a_metric_with_the_name_of_another_column_is_refused(name):
+    with refused("metrics", name):
+        list(taken(metrics={name: lambda student: 1.0}))

@@ -241,10 +241,6 @@ FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are ad
 CLASS_FIGURES = (  # of one class
     "average_precision", "rare_recall", "worst_recall", "rare_kl", "average_precision_retention",
 )  # fmt: skip
-LABEL_FIGURES = {  # that need labels
-    "classification": ("accuracy", "subset_accuracy", "auc", "log_probability", "brier", "ece"),
-    "regression": ("r2", "rmse", "absolute_error"),
-}
 
 
 class Requirement(NamedTuple):
@@ -310,25 +306,20 @@ def check_requirements(
 
 def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -> str:
     r"""Why a figure could not be computed."""
-    fidelity = content.get("fidelity")
     if content["verb"] != "compress":
         return "it could not be computed"
-    if not fidelity:
+    if not (fidelity := content.get("fidelity")):
         return "there were no rows to compare teacher and student on"
-    if name in ("parameters", "bytes"):
-        return "the size of the student is unknown"
-    if name in fidelity["measures"]["student"] or name == "retention":
-        return "it is not defined for these rows and this teacher"
-    task = "regression" if fidelity.get("task") == "regression" else "classification"
+    task = fidelity.get("task") or "this task"
     if name.startswith("recall["):
         names = ", ".join(list(fidelity.get("by_class") or {})[:10])
-        return f"the test rows have no such class, but {names}" if names else "there are no classes"
-    if name in CLASS_FIGURES and task == "classification":
+        return f"the test rows have no such class, but {names or 'none at all'}"
+    if name in CLASS_FIGURES and task != "regression":
         names = f": {small_classes}" if small_classes else ""
         return f"no class but the most common has 30 test rows or more{names}"
-    if not fidelity.get("differences", {}).get("teacher") and name in LABEL_FIGURES[task]:
+    if not fidelity.get("differences", {}).get("teacher") and task != "regression":
         return "there were no labels to compare with"
-    return f"it is not measured for {fidelity.get('task') or 'this task'}"
+    return f"it is not measured for {task}, or not defined for these rows"
 
 
 def figures(content: Mapping[str, Any]) -> dict[str, Any]:

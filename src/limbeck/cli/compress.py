@@ -11,7 +11,7 @@ from typer import Exit, Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import options as opt
-from limbeck.cli.command import USER, Outcome, say, show
+from limbeck.cli.command import USER, Outcome, interrupt_after_step, say, show
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 
 if TYPE_CHECKING:
@@ -259,14 +259,12 @@ def label(
         queries_per_second=queries_per_second, query_seconds=query_seconds, workers=query_workers,
     )  # fmt: skip
     names = None if classes is None else _class_names(classes, None)
-    model = query.attempt(
-        lambda: as_row_teacher(given, x, task=task, teacher_output=teacher_output,
-                               onnx_output=onnx_output, classes=names)
-    )  # fmt: skip
-    if (probed := model.probed()) is not None:
-        query.remember(model, *probed)
-        query.usage.queries += len(probed[1])
-    targets, known, error = query.label_some(model, x)
+    with interrupt_after_step():
+        model = query.open(
+            lambda: as_row_teacher(given, x, task=task, teacher_output=teacher_output,
+                                   onnx_output=onnx_output, classes=names), x
+        )  # fmt: skip
+        targets, known, error = query.label_some(model, x)
     targets[~known] = float("nan")
     columns = [f"value {k}" for k in range(model.outputs)] if model.outputs > 1 else ["value"]
     columns = columns if model.classes is None else list(map(str, model.classes))

@@ -39,6 +39,8 @@ def evidence(
     student: str = Option(
         "auto", help="auto, gaussian, student_t, autoregressive, radial, mixture, flow."),
     sweeps: int = Option(10, help="Sweeps that check the draws.", min=0),
+    probe: str | None = Option(
+        None, help="Points where draws may have missed mass: an npy or npz file, or module:name."),
     std_error: float = Option(0.005, help="The error below which no further student is tried."),
     variables: list[str] | None = Option(
         None, "--var", help="A variable to use, or ~name to drop; can be repeated."),
@@ -57,9 +59,12 @@ def evidence(
     else:
         for text in draws:
             files.require_path(Path(text), "draws", "existing files, or module:name")
+    points: Any = None if probe is None else files.object_or_text(probe, "probe")
+    if isinstance(points, str):
+        points = files.read_data(Path(points), "probe")
     z = lb.log_evidence(
         function, posterior, support=_supports(support), student=student, sweeps=sweeps,
         std_error=std_error, var_names=variables or None, burn_in=burn_in, thin=thin,
-        layout=layout, seed=common.seed,
+        layout=layout, probe=points, seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
     return Outcome(z, {}, str(z))

@@ -81,9 +81,7 @@ def normalize(
     target: Target,
     student: str | None = Option(None, help="nade, deep-nade, made, or module:name."),
     hidden: int | None = Option(None, help="Its hidden units.", min=1),
-    loss: str = Option(
-        "kl", help="kl, square_error, square_error_then_kl, reverse_kl, score_matching."
-    ),
+    loss: str = Option("kl", help="kl, square_error, reverse_kl, score_matching."),
     chains: int = Option(2000, help="Chains of the target.", min=1),
     burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
     sweeps: int | None = Option(None, help="Sweeps between two uses of a chain.", min=1),

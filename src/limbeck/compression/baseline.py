@@ -3,8 +3,10 @@ r"""A report's baselines, trained on labels alone: the same student, trees that 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -196,62 +198,54 @@ class LabelTrees(NamedTuple):
 
     library: str
     bytes: int  # at most, with `NODE_BYTES` for a node
-    models: list[Callable[[np.ndarray], np.ndarray]]  # from columns (n, D) to (n,) or (n, K)
+    models: list[Callable[[np.ndarray], np.ndarray]]  # from columns (n, D) to (n, K)
     format: RowFormat
-    task: str
 
     def __call__(self, x: X) -> np.ndarray:
         r"""Predictions (n, K) at rows as tensors."""
         columns, _ = _columns(self.format, x)
-        y = np.column_stack([model(columns) for model in self.models])
-        binary = self.task == "classification" and y.shape[1] == 1
-        return np.hstack([1 - y, y]) if binary else y
+        return np.hstack([model(columns) for model in self.models])
 
 
 def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | None:
     r"""LightGBM's trees, or else scikit-learn's, of at most `size` bytes; None if too few rows."""
     targets, task, (n, outputs) = labelled.targets, labelled.teacher.task, labelled.targets.shape
-    several = task == "classification" and outputs > 2
     y = targets.argmax(1)[:, None] if task == "classification" else targets
-    counts = [len(np.unique(column)) for column in y.T]
-    per_round = outputs if several or task != "classification" else 1
+    per_round = 1 if task == "classification" and outputs == 2 else outputs
     leaves = 8 if size >= 20 * 15 * NODE_BYTES * per_round else 4
     round_bytes = (2 * leaves - 1) * NODE_BYTES * per_round
     rounds = min(MAX_ROUNDS, size // round_bytes)
-    if n < MIN_ROWS or min(counts) < 2 or rounds < 1:
+    if n < MIN_ROWS or min(len(np.unique(column)) for column in y.T) < 2 or rounds < 1:
         return None
     columns, categorical = _columns(labelled.format, labelled.x)
     held_out = np.zeros(n, dtype=bool)
     held_out[_folds(labelled, seed)[0]] = True
-    kind = "multiclass" if several else "regression" if task == "regression" else "binary"
     # fewer trees take larger steps; of two rates the one with the lower held-out loss is taken
     rates = [min(0.5, max(0.05, total / rounds)) for total in (6, 20)]
-    tries = [_Boosting(kind, outputs, rounds, leaves, rate, seed, categorical) for rate in rates]
-    library, fit = "HistGradientBoosting", _fit_sklearn
-    if find_spec("lightgbm") is not None:
-        library, fit = "LightGBM", _fit_lightgbm
-    data = [(columns, column, held_out, labelled.weight) for column in y.T]
-    fits = [
-        min((fit(*part, how) for how in tries), key=lambda fitted: fitted.loss) for part in data
-    ]
-    used = round_bytes * sum(fitted.rounds for fitted in fits) // len(fits)
-    return LabelTrees(library, used, [f.predict for f in fits], labelled.format, task)
+    options: dict[str, Any] = {
+        "seed": seed,
+        "categorical": categorical,
+        "rounds": rounds,
+        "leaves": leaves,
+    }
+    fits = []
+    for labels in y.T:
+        codes = None if task == "regression" else labels.astype(int)
+        data = (columns, labels if codes is None else codes, held_out, labelled.weight)
+        tries = (_boost(*data, rate=rate, **options) for rate in rates)
+        model, used, _ = min(tries, key=lambda fitted: fitted[2])
+        fits.append((partial(_outputs, model, outputs if task == "classification" else 1), used))
+    size = round_bytes * sum(used for _, used in fits) // len(fits)
+    return LabelTrees(_library(), size, [predict for predict, _ in fits], labelled.format)
 
 
-class _Boosted(NamedTuple):
-    predict: Callable[[np.ndarray], np.ndarray]
-    rounds: int
-    loss: float  # on the rows held out
-
-
-class _Boosting(NamedTuple):
-    kind: str  # "binary", "multiclass" or "regression"
-    classes: int
-    rounds: int
-    leaves: int
-    rate: float
-    seed: int
-    categorical: list[int]
+def _outputs(model: Any, width: int, columns: np.ndarray) -> np.ndarray:
+    r"""Probabilities of classes, or of the second one if one column is wanted, or values."""
+    if not hasattr(model, "classes_"):
+        return np.asarray(model.predict(columns)).reshape(-1, 1)
+    p = np.zeros((len(columns), max(width, 2)))
+    p[:, model.classes_] = model.predict_proba(columns)  # a class may have no rows to learn from
+    return p if width > 1 else p[:, 1:]
 
 
 def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
@@ -259,7 +253,7 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
     if not isinstance(format, TableFormat) or isinstance(x, Tensor):
         assert isinstance(x, Tensor)
         return x.flatten(1).double().numpy(), []
-    columns = [c for c in format.table.varying if isinstance(c, Category | Number)]
+    columns = format.table.varying
     parts = {c.key: x[c.key].double().numpy() for c in columns}
     for c in columns:
         if isinstance(c, Number) and c.mask is not None:
@@ -269,57 +263,46 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
     ]
 
 
-def _fit_lightgbm(
-    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, how: _Boosting
-) -> _Boosted:
-    import lightgbm
-
-    options = {
-        "objective": how.kind, "num_leaves": how.leaves, "learning_rate": how.rate,
-        "min_data_in_leaf": min(20, max(1, len(x) // 40)), "seed": how.seed, "verbosity": -1,
-        "num_threads": torch.get_num_threads(), "deterministic": True, "force_row_wise": True,
-    }  # fmt: skip
-    if how.kind == "multiclass":
-        options["num_class"] = how.classes
-    learn, other = (
-        lightgbm.Dataset(
-            x[part], y[part], weight=None if weight is None else weight[part],
-            categorical_feature=how.categorical, params={"verbosity": -1},
-        )
-        for part in (~held_out, held_out)
-    )  # fmt: skip
-    stop = lightgbm.early_stopping(20, verbose=False)
-    other.reference = learn
-    model = lightgbm.train(options, learn, how.rounds, valid_sets=[other], callbacks=[stop])
-    best = model.best_iteration or how.rounds
-    loss = min(model.best_score["valid_0"].values())
-    return _Boosted(lambda x: np.asarray(model.predict(x, num_iteration=best)), best, loss)
+def _library() -> str:
+    return "HistGradientBoosting" if find_spec("lightgbm") is None else "LightGBM"
 
 
-def _fit_sklearn(
-    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, how: _Boosting
-) -> _Boosted:
+def _boost(
+    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, *,
+    rounds: int, leaves: int, rate: float, seed: int, categorical: list[int],
+) -> tuple[Any, int, float]:  # fmt: skip
+    r"""A model stopped at its lowest loss on rows held out, its number of rounds, and that loss."""
+    kind, least = (
+        "Regressor" if y.dtype.kind == "f" else "Classifier",
+        min(20, max(1, len(x) // 40)),
+    )
+    w = np.ones(len(y)) if weight is None else weight
+    if _library() == "LightGBM":
+        import lightgbm
+
+        made = getattr(lightgbm, f"LGBM{kind}")(
+            n_estimators=rounds, num_leaves=leaves, learning_rate=rate, min_child_samples=least,
+            random_state=seed, n_jobs=torch.get_num_threads(), deterministic=True,
+            force_row_wise=True, verbosity=-1,
+        )  # fmt: skip
+        other = held_out & np.isin(y, y[~held_out]) if kind == "Classifier" else held_out
+        with warnings.catch_warnings():  # releases name the rows held out in two ways
+            warnings.simplefilter("ignore")
+            model = made.fit(
+                x[~held_out], y[~held_out], w[~held_out], categorical_feature=categorical,
+                eval_set=[(x[other], y[other])], eval_sample_weight=[w[other]],
+                callbacks=[lightgbm.early_stopping(20, verbose=False)],
+            )  # fmt: skip
+        return model, model.best_iteration_, min(model.best_score_["valid_0"].values())
     from sklearn import ensemble
 
-    regression = how.kind == "regression"
-    name = f"HistGradientBoosting{'Regressor' if regression else 'Classifier'}"
-    categorical = [place for place in how.categorical if x[:, place].max() < 255]  # its limit
-    model = getattr(ensemble, name)(
-        max_iter=how.rounds, max_leaf_nodes=how.leaves, learning_rate=how.rate,
-        min_samples_leaf=min(20, max(1, len(x) // 40)), early_stopping=True, n_iter_no_change=20,
-        validation_fraction=HELD_OUT, random_state=how.seed,
-        categorical_features=categorical or None,
+    made = getattr(ensemble, f"HistGradientBoosting{kind}")(
+        max_iter=rounds, max_leaf_nodes=leaves, learning_rate=rate, min_samples_leaf=least,
+        early_stopping=True, n_iter_no_change=20, validation_fraction=HELD_OUT, random_state=seed,
+        categorical_features=[k for k in categorical if x[:, k].max() < 255] or None,  # its limit
     )  # fmt: skip
     used = np.ones(len(y), dtype=bool)
-    if not regression:  # it holds out rows of each class itself, which takes two or more
-        used = np.bincount(y.astype(int))[y.astype(int)] > 1
-    model.fit(x[used], y[used], sample_weight=None if weight is None else weight[used])
-
-    def predict(columns: np.ndarray) -> np.ndarray:
-        if regression:
-            return np.asarray(model.predict(columns))
-        p = np.zeros((len(columns), max(how.classes, 2)))
-        p[:, model.classes_.astype(int)] = model.predict_proba(columns)
-        return p[:, 1] if how.kind == "binary" else p
-
-    return _Boosted(predict, model.n_iter_, -float(model.validation_score_[-1]))
+    if kind == "Classifier":  # it holds out rows of each class itself, which takes two or more
+        used = np.bincount(y)[y] > 1
+    model = made.fit(x[used], y[used], w[used])
+    return model, model.n_iter_, -float(model.validation_score_[-1])

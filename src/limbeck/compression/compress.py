@@ -26,7 +26,7 @@ from limbeck.compression.rows import ArrayFormat, Rows, read_rows
 from limbeck.compression.selection import DEFAULT, Budget, Trials
 from limbeck.compression.students import FITTED, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
-from limbeck.errors import ArgumentError, LimbeckError, shown, user_stacklevel
+from limbeck.errors import ArgumentError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models.tree import is_tree_estimator
@@ -34,7 +34,7 @@ from limbeck.outputs import FORMS
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
-from limbeck.teachers.keys import as_rows, count, select
+from limbeck.teachers.keys import as_rows, select
 from limbeck.teachers.query import Query, TeacherError
 from limbeck.teachers.row_teacher import TASKS, RowTeacher
 from limbeck.training.config import Training
@@ -162,15 +162,7 @@ def compress(
         as_row_teacher, teacher, examples, task=task, teacher_output=teacher_output,
         onnx_output=onnx_output, weights=weights, stack=stack, classes=classes,
     )  # fmt: skip
-    try:
-        model = query.attempt(as_teacher)
-    except LimbeckError:
-        raise
-    except Exception as error:  # the teacher's own
-        raise TeacherError.of(error, "the first rows of X", np.arange(count(examples))) from error
-    if (probed := model.probed()) is not None:
-        query.remember(model, *probed)
-        query.usage.queries += count(probed[0])
+    model = query.open(as_teacher, examples)
     if query.limited and not isinstance(inputs, str):
         received = "a limit, with inputs of your own, which the teacher labels in each step"
         raise ArgumentError("max_queries", received, "inputs by name, such as 'munge'")

@@ -126,7 +126,11 @@ class Compressed(Result):
 
     def predict(self, X: UserObject[object]) -> np.ndarray:
         r"""Class names (n,), label indicators (n, K), or values (n,) or (n, K)."""
-        return predicted_labels(self._predictions(X), self.task, self.classes)
+        outputs = self._predictions(X)
+        if self.task != "regression" and len(rows := np.argwhere(np.isnan(outputs))):
+            received = f"a row ({rows[0, 0]}) so far from the data that its probabilities are NaN"
+            raise ArgumentError("X", received, "rows like those of the training")
+        return predicted_labels(outputs, self.task, self.classes)
 
     def _predictions(self, X: object) -> np.ndarray:
         assert self.row_format is not None

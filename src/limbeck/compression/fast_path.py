@@ -17,8 +17,7 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
 from limbeck.tables.table import Matrices
 
-ROWS = 32  # rows up to which a net is evaluated in NumPy
-STEPS = 1000  # steps down trees, over all rows and trees, up to which they are walked in Python
+ROWS = 32  # rows up to which students are evaluated in NumPy
 LARGEST = 1e30  # up to which nothing overflows; greater numbers, and NaN, are for others' checks
 TINY = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, which has no logarithm
 TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -196,26 +195,20 @@ def _trees(student: Trees) -> tuple[int, Function] | None:
     if not all(t.device.type == "cpu" for t in parts) or not all(map(_plain, parts[4:])):
         return None
     roots, feature, threshold, left, value, base = (t.numpy() for t in parts)
-    labels = student.kind == "labels"
-
-    def leaf(row: list[float], node: int) -> int:
-        while True:
-            # columns come twice, since numbers that are missing may go either way
-            below = left.item(node) + (row[feature.item(node)] > threshold.item(node))
-            if below == node:
-                return node
-            node = below
 
     def raw(x: np.ndarray) -> np.ndarray:
-        first = roots.tolist()
-        leaves = [[leaf(row, root) for root in first] for row in np.hstack([x, x]).tolist()]
-        y = base + value[leaves].sum(1)
-        if not labels:
+        # columns come twice, since numbers that are missing may go either way
+        columns, node = np.hstack([x, x]), np.tile(roots, (len(x), 1))
+        row = np.arange(len(x))[:, None]
+        for _ in range(student.depth):
+            node = left[node] + (columns[row, feature[node]] > threshold[node])
+        y = base + value[node].sum(1)
+        if student.kind != "labels":
             return y
         p = y.clip(SURE, 1 - SURE)
         return np.log(p) - np.log(1 - p)
 
-    return STEPS // max(1, student.depth * len(roots)), raw
+    return ROWS, raw
 
 
 def _plain(tensor: Tensor) -> bool:

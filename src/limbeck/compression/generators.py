@@ -19,7 +19,6 @@ from limbeck.errors import ArgumentError
 from limbeck.inputs import Augment, Dataset, Munge, Samples
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.models.nade import NADE
-from limbeck.supports import Binary, States
 
 MUNGED = 20_000  # rows at most that "munge" looks for neighbours among, in time quadratic in them
 FLOW_STEPS = 2000  # steps that a flow is fitted in, at most
@@ -38,7 +37,7 @@ def generator(
     * "munge": rows mixed with their nearest neighbours (`limbeck.inputs.Munge`), of at most 20,000;
     * "noise": rows with normal noise, a quarter of each column's standard deviation;
     * "columns": each column drawn from the data on its own;
-    * "nade": samples of a NADE fitted to the rows: bits, shades from 0 to 1, or numbers in bins;
+    * "nade": samples of a NADE fitted to the rows: bits, or shades from 0 to 1;
     * "mixture": samples of a Gaussian mixture fitted to the rows, for numbers;
     * "flow": samples of a neural spline flow fitted to the rows, for numbers (limbeck[flows]).
     """
@@ -174,66 +173,30 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     return Augment(x, transform)
 
 
-class Bins:
-    r"""Columns of numbers as states: equally many rows in each, as far as ties allow."""
-
-    def __init__(self, x: Tensor, most: int = 16) -> None:
-        levels = torch.linspace(0, 1, most + 1, dtype=torch.float64)[1:-1]
-        self.edges = [column.double().quantile(levels).unique() for column in x.T]
-        self.count = max(2, 1 + max(len(edges) for edges in self.edges))
-        self.values = [column.sort().values for column in x.T]
-        pairs = zip(self.values, self.edges, strict=True)
-        inner = [torch.searchsorted(values.double(), edges, right=True) for values, edges in pairs]
-        # of each bin, among the sorted values
-        self.bounds = [torch.tensor([0, *places.tolist(), len(x)]) for places in inner]
-
-    def codes(self, x: Tensor) -> Tensor:
-        r"""States (n, D) of rows."""
-        pairs = zip(self.edges, x.double().T.contiguous(), strict=True)
-        return torch.stack([torch.searchsorted(edges, column) for edges, column in pairs], 1)
-
-    def draw(self, codes: Tensor, generator: torch.Generator | None) -> Tensor:
-        r"""Rows with the given states: a value of the data from each bin."""
-        uniform = torch.rand(codes.shape, generator=generator, device=codes.device).cpu()
-        columns, parts = [], zip(codes.cpu().T, uniform.T, self.values, self.bounds, strict=True)
-        for code, u, values, bounds in parts:
-            code = code.long().clamp_max(len(bounds) - 2)  # states that a column does not have
-            low, high = bounds[code], bounds[code + 1]
-            place = (low + (u * (high - low)).long()).clamp_max(len(values) - 1)
-            columns.append(values[place])
-        return torch.stack(columns, 1).to(codes.device)
-
-
 class NadeRows:
     r"""A NADE over rows of any shape, which gives rows again."""
 
-    def __init__(self, nade: NADE, like: Tensor, bins: Bins | None, shades: bool) -> None:
+    def __init__(self, nade: NADE, like: Tensor, shades: bool) -> None:
         self.draw = nade.sample_probabilities if shades else nade.sample
-        self.shape, self.dtype, self.bins = like.shape[1:], like.dtype, bins
+        self.shape, self.dtype = like.shape[1:], like.dtype
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
-        x = self.draw(n, generator)
-        if self.bins is not None:
-            x = self.bins.draw(x, generator)
-        return x.reshape(n, *self.shape).to(self.dtype)
+        return self.draw(n, generator).reshape(n, *self.shape).to(self.dtype)
 
 
 def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
-    r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded, else to bins."""
+    r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded."""
     flat = x.flatten(1)
-    inputs, bits = flat.shape[1], _is_bits(flat)
-    # shades of pixels: within [0, 1], and many of them at its ends
-    inside = not bits and bool(((flat >= 0) & (flat <= 1)).all())
-    shades = inside and float(((flat < 0.02) | (flat > 0.98)).float().mean()) > 0.3
-    bins = None if bits or shades else Bins(flat)
-    events = (flat.round() if bins is None else bins.codes(flat)).float()
-    support = Binary(inputs) if bins is None else States(bins.count, inputs)
+    if not bool(((flat >= 0) & (flat <= 1)).all()):
+        received = f"'nade' for numbers from {flat.min():g} to {flat.max():g}"
+        raise ArgumentError("inputs", received, "bits or shades in [0, 1]; 'mixture' for others")
+    inputs = flat.shape[1]
     start = torch.Generator().manual_seed(seed)
-    nade = NADE(inputs, min(500, max(20, inputs)), support=support, generator=start)
+    nade = NADE(inputs, min(500, max(20, inputs)), generator=start)
     steps, size = max(500, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
-    nade.fit(events, steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
-    return NadeRows(nade.cpu(), x, bins, shades)
+    nade.fit(flat.round(), steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
+    return NadeRows(nade.cpu(), x, not _is_bits(flat))
 
 
 class Varying:

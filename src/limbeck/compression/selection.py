@@ -18,11 +18,9 @@ from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
 from limbeck.compression.generators import fresh
 from limbeck.compression.rows import Rows, TableFormat
-from limbeck.compression.students import Forest, Size, encoded, predictions, sizes, tensor_bytes
+from limbeck.compression.students import Forest, encoded, predictions, sizes, tensor_bytes
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
-from limbeck.models.preprocessed import Preprocessed
-from limbeck.models.tree import TreeArrays, Trees
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
@@ -242,16 +240,11 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
     if max_bytes is not None and max_bytes < min(sizes(problem.x, outputs, task, encoder).values()):
         problem, encoder = copy.copy(problem), problem.format.encoder()  # knots take too much
         problem.encoder = encoder
-    known = sizes(problem.x, outputs, task, encoder, max_bytes, forests)
-    times: dict[Size, float] = {}
-    if max_latency is not None:  # of students that are not trained yet
-        times = {size: one_row(problem, _untrained(problem, recipe, size)) for size in known}
-        known = {size: known[size] for size in known if times[size] <= max_latency}
     tried: Trials = []
     nearest: Attempt | None = None
     latest: dict[bool, float] = {}  # divergences of nets and of forests
-    ended: set[bool] = set()  # kinds whose larger students are no nearer
-    for size in known:
+    ended: set[bool] = set()  # kinds whose larger students are no nearer, or too slow
+    for size in sizes(problem.x, outputs, task, encoder, max_bytes, forests):
         kind = isinstance(size, Forest)
         if kind in ended:
             continue
@@ -259,14 +252,15 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
         own = replace(recipe, student=size, training=in_folder(recipe.training, name))
         candidate = attempt(problem, own)
         result, entry = candidate.result, candidate.trial()
+        tried.append(entry)
         if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
         latest[kind] = candidate.divergence
         if max_latency is not None:
-            times[size] = entry["latency"] = one_row(problem, result.student, result)
-        tried.append(entry)
-        if max_latency is not None and times[size] > max_latency:
-            continue
+            entry["latency"] = one_row(problem, result.student, result)
+            if entry["latency"] > max_latency:
+                ended.add(kind)
+                continue
         if max_bytes is not None and kind and tensor_bytes(result.student) > max_bytes:
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
@@ -276,16 +270,16 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
             break
     if nearest is None:
         assert max_latency is not None
-        expected = f"{math.ceil(min(times.values()))} or more microseconds: what one row takes the "
-        expected += "fastest student that max_bytes allows, in `predict` on this machine"
+        least = math.ceil(min(entry["latency"] for entry in tried))
+        expected = f"{least} or more microseconds: what one row takes the fastest student that "
+        expected += "max_bytes allows, in `predict` on this machine"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
     return nearest, tried
 
 
-def one_row(problem: Problem, student: nn.Module, result: Result | None = None) -> float:
+def one_row(problem: Problem, student: nn.Module, result: Result) -> float:
     r"""Microseconds of one row in `Compressed.predict`: in NumPy, or else in torch."""
-    form = None if result is None else result.settings.get("student_output")
-    task = problem.teacher.task
+    form, task = result.settings.get("student_output"), problem.teacher.task
     fast = NumpyFastPath(student, problem.format, task, form)
 
     def call(X: object) -> np.ndarray:
@@ -294,24 +288,6 @@ def one_row(problem: Problem, student: nn.Module, result: Result | None = None) 
 
     given = problem.held_out_given
     return 1e6 * latencies({"student": call}, given, (1,), seconds=0.05)["student"][1]
-
-
-def _untrained(problem: Problem, recipe: Recipe, size: Size) -> nn.Module:
-    r"""A student of that size, for its latency; trees of the least depth."""
-    if not isinstance(size, Forest):
-        net, _ = trainer.make_student(problem, replace(recipe, student=size))
-        assert isinstance(net, nn.Module)
-        return net
-    encoder = problem.format.encoder("one_hot")
-    width = encoded(part_of(problem.x, 0, 1), encoder).shape[1]
-    count, inner = 2 * size.leaves - 1, size.leaves - 1
-    left = np.where(np.arange(count) < inner, 2 * np.arange(count) + 1, -1)
-    right, zeros = np.where(left < 0, -1, left + 1), np.zeros(count, int)
-    value = np.zeros((count, problem.teacher.outputs))
-    tree = TreeArrays(left, right, zeros, np.zeros(count), zeros, value, np.ones(count))
-    kinds = {"classification": "logits", "multilabel": "label_logits"}
-    trees = Trees([tree] * size.trees, width, kinds.get(problem.teacher.task, "values"))
-    return trees if encoder is None else Preprocessed(trees, encoder=encoder)
 
 
 def in_folder(training: Training, name: str) -> Training:

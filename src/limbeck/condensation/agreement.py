@@ -16,9 +16,15 @@ from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.predict_function import OutputFamily, PredictFunction, class_logs
+from limbeck.condensation.pool import (
+    Pool,
+    average_at,
+    divergence_terms,
+    pool_divergence,
+)
+from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
-from limbeck.distributions import Distribution, average
+from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.text import PlainTable, compared, table_text
 
@@ -128,12 +134,9 @@ def agreement(
             block = part_of(x, start, size)
             t, f = predictive(predict, draws, block), student(block)
             errors.append((t.mean - f.mean).abs().flatten())
-            if classes:
-                divergences.append(_class_kl(class_logs(t), class_logs(f)))
-            else:
-                outcomes = t.sample((each,), generator)
-                ratio = f.log_prob(outcomes).double() - t.log_prob(outcomes).double()
-                divergences.append((ratio.expm1() - ratio).flatten())  # see `_sampled_kl`
+            pool = Pool.at(block, t, classes, each, generator)
+            kl_of = pool_divergence if classes else divergence_terms
+            divergences.append(kl_of(f, classes, *pool[1:]).flatten())
             if y is not None:
                 labels = y[start : start + size]
                 logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
@@ -155,79 +158,19 @@ def agreement(
     )
 
 
-@torch.no_grad()
 def posterior_divergence(
     predict: PredictFunction, draws: Draws, student: Callable[[X], Any], seed: int, x: X
-) -> tuple[Tensor, Tensor]:
-    r"""KL(average over draws ‖ student) (n,), and how far the average is from another run's (n,).
-
-    The draws are taken in two halves, whose difference gives the error of their average: with d the
-    difference of log probabilities, whose variance is four times that of the average, the
-    divergence of the average from what it estimates is about ⅛ of the mean of d².
-    """
-    classes, generator = predict.classes is not None, torch.Generator().manual_seed(seed)
-    outcomes = 1 if classes else OUTCOMES
+) -> tuple[Tensor, float]:
+    r"""KL(average over draws ‖ student) (n,), and about that of the average from another run's."""
+    outcomes = 1 if predict.classes is not None else OUTCOMES
     # at most 5 · 10⁷ predictions of single draws, fewer of slow ones, and 256 MiB of draws
     work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.vmapped else 20))
     most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
+    generator = torch.Generator().manual_seed(seed)
     if draws.count > most:
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
-    halves = [draws] if draws.count < 2 else [*draws.split()]
-    size = 250 if classes else min(250, _block_size(predict, draws, outcomes))
-    blocks = (part_of(x, start, size) for start in range(0, rows(x), size))
-    both = [_compare(predict, halves, student(block), block, generator) for block in blocks]
-    kl, noise = (torch.cat(parts).double() for parts in zip(*both, strict=True))
-    return kl, noise
-
-
-def _compare(
-    predict: PredictFunction, halves: list[Draws], f: Distribution, x: X, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    r"""Divergences (n,) of a student from the average of both halves, and the latter's errors."""
-    if predict.classes is not None:
-        logs = [Average(predict, half)(x).double() for half in halves]
-    else:
-        means = [predictive(predict, half, x) for half in halves]
-        y = torch.cat([mean.sample((OUTCOMES // len(halves),), generator) for mean in means])
-        logs = [mean.log_prob(y).double() for mean in means]
-    count = sum(half.count for half in halves)
-    shares = [log + math.log(half.count / count) for log, half in zip(logs, halves, strict=True)]
-    t, squares = torch.stack(shares).logsumexp(0), (logs[0] - logs[-1]).square()
-    if predict.classes is None:
-        return _sampled_kl(t, f.log_prob(y).double()), _row_means(squares / 8)
-    # a class of one half alone gives no estimate of the error
-    squares = torch.where(t == -torch.inf, 0.0, squares).nan_to_num(posinf=0.0)
-    return _class_kl(t, class_logs(f).double()), (t.exp() * squares).sum(-1) / 8
-
-
-@torch.no_grad()
-def divergence(
-    t: Distribution, f: Distribution, classes: bool, generator: torch.Generator
-) -> Tensor:
-    r"""KL(t ‖ f) at each input, (n,); of densities an estimate."""
-    if classes:
-        return _class_kl(class_logs(t).double(), class_logs(f).double())
-    y = t.sample((OUTCOMES,), generator)
-    return _sampled_kl(t.log_prob(y).double(), f.log_prob(y).double())
-
-
-def _class_kl(t: Tensor, f: Tensor) -> Tensor:
-    terms = torch.where(t == -torch.inf, 0.0, t.exp() * (t - f))  # a class that cannot be
-    return terms.sum(-1)
-
-
-def _sampled_kl(t: Tensor, f: Tensor) -> Tensor:
-    r"""KL(t ‖ f) (n,), the mean of f/t − 1 − log(f/t) at outcomes of t (outcomes, n, ...).
-
-    The mean of log(t/f) is the same, but its terms are negative too, and have far more noise.
-    """
-    ratio = f - t
-    return _row_means(ratio.expm1() - ratio)
-
-
-def _row_means(values: Tensor) -> Tensor:
-    r"""(outcomes, n, ...) to (n,)."""
-    return values.flatten(2).mean((0, 2)) if values.ndim > 2 else values.mean(0)
+    pool, noise = average_at(predict, draws, x, outcomes, generator)
+    return pool.divergences(student, predict.classes is not None), noise
 
 
 def _seconds(call: Callable[[], Any]) -> float:

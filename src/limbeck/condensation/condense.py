@@ -15,10 +15,11 @@ from limbeck import arguments as arg
 from limbeck import losses
 from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
-from limbeck.condensation.agreement import divergence, posterior_divergence
-from limbeck.condensation.bag_fit import can_pool, fit_bag
+from limbeck.condensation.agreement import OUTCOMES, posterior_divergence
+from limbeck.condensation.bag_fit import BagOptions, can_pool, fit_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
+from limbeck.condensation.pool import Pool, pool_divergence
 from limbeck.condensation.predict_function import (
     OutputFamily,
     Pair,
@@ -124,7 +125,7 @@ def condense(
         noise: A bag is trained at the rows of data, and at inputs between and beyond them: rows
             with noise of so many standard deviations, in the data's own covariance. Whole numbers
             stay. 0 trains at the rows alone. Default: 0.5.
-        joint: Whether a bag is trained on pairs of inputs, so that covariances and joint samples of
+        joint: Whether a bag is trained on covariances too, so that these and joint samples of
             several inputs are right too. Default: False.
         steps: The number of steps. Default: "auto", up to 400 of L-BFGS for a bag; 5,000 of
             gradient descent for other students, or if you choose its optimizer, schedule, lr, clip,
@@ -194,7 +195,8 @@ def condense(
     default = default and student is None and draws_per_input == "auto" and pool is not None
     resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
-        bag_options = (noise, samples, joint, 400 if steps == "auto" else int(steps))
+        most = 400 if steps == "auto" else int(steps)
+        bag_options = BagOptions(pool or "auto", noise, samples, joint, most)
     elif joint:
         expected = "False beside other students, losses and settings of gradient descent"
         raise ArgumentError("joint", True, expected)
@@ -213,7 +215,7 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 def _condense_draws(
     request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str,
-    bag_options: tuple[float, int, bool, int] | None = None,
+    bag_options: BagOptions | None = None,
 ) -> Condensed:  # fmt: skip
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
@@ -229,12 +231,9 @@ def _condense_draws(
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if bag_options is not None and function.vmapped and can_pool(source):
-        noise, samples, joint, steps = bag_options
         bag, _ = _make_bag(function, draws, training, request)
-        settings = replace(request.training, steps=steps)
-        size = "auto" if pool is None else pool
-        options = (size, noise, samples, joint, diagnostics)
-        return fit_bag(settings, bag.to(device), function, draws, split, *options)
+        what = (request.training, bag.to(device), function, draws, split)
+        return fit_bag(*what, bag_options, diagnostics)
     if student is None:
         student, training = _make_bag(function, draws, training, request)
     head = OutputFamily.of(function.example)
@@ -340,7 +339,8 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     for index in split.rows:  # trained on, and held out
         here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
         t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
-        divergences.append(divergence(t, f, head.classes, generator))
+        pool = Pool.at(here, t, head.classes, OUTCOMES, generator)
+        divergences.append(pool_divergence(f, head.classes, *pool[1:]).double())
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 

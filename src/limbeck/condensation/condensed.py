@@ -18,7 +18,7 @@ from torch import nn
 from limbeck.arguments import Count, PathLike, Seed, UserObject, Whole, checked_arguments
 from limbeck.arrays import X, as_part, as_parts, floats, rows
 from limbeck.condensation.agreement import Agreement, agreement
-from limbeck.condensation.held_out import NewInputs
+from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR, NewInputs
 from limbeck.condensation.models import model_spec, named_model
 from limbeck.condensation.pool import PoolDivergence
 from limbeck.condensation.predict_function import (
@@ -106,7 +106,6 @@ class Condensed(Result):
                 doubts.append(f"the draws have not converged: {size}")
         if (new := self.new_inputs) is None:
             return Verdict(tuple(doubts), ("not compared with the draws at new inputs",))
-        doubts += [f"the draws have not converged: {new.drift}"] if new.drift else []
         if new.state == "doubtful":
             doubts.append(f"overfitting: {new.reason}")
         elif new.state == "unchecked":
@@ -115,6 +114,9 @@ class Condensed(Result):
         if new.state != "doubtful" and gap is not None and gap > LARGE_DIVERGENCE:
             where = "the inputs" if new.held_out is None else "new inputs"
             doubts.append(f"too few components: the divergence is {gap:.2g} nats at {where}")
+        if new.covariance is not None and new.covariance > MAX_COVARIANCE_ERROR:
+            least = f"at least {new.needed:,} components are needed for a tenth"
+            doubts.append(f"covariances of several inputs are off by {new.covariance:.0%}; {least}")
         if new.noise is not None and LARGE_DIVERGENCE < new.noise < math.inf:
             words = f"averages over other draws would differ by about {new.noise:.2g} nats"
             doubts.append(f"too few draws: {words}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -24,8 +23,9 @@ from limbeck.training.config import Training
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
 MEASURED = 1000  # rows at which a student is measured at most, and the most held out by default
 LEVEL, PERMUTATIONS = 0.01, 999  # of the permutation test
+MAX_COVARIANCE_ERROR = 0.1  # of a joint bag, relative
 LEAST = 1e-4  # nats that never count: by Pinsker's inequality all probabilities are within 0.7%
-GIVEN, MIXED = "held-out inputs", "held-out rows and fresh inputs"  # the former are of the user
+GIVEN = "held-out inputs"  # of the user
 ACCEPTED = "inputs as a tensor, an array or a Dataset; or None"
 
 
@@ -89,33 +89,9 @@ def _hold_out_rows(source: Inputs, fraction: float | None, seed: int) -> HeldOut
             return HeldOut(source, None, "", reason)
         training, new = map(source.take, index)
         return HeldOut(training, new, "held-out rows", rows=index)
-    if not isinstance(source, Mix | Seek):
-        return HeldOut(source, None, "fresh inputs")
-    inner = [_hold_out_rows(part, fraction, seed) for part in source.sources]
-    if reason := next((split.reason for split in inner if split.reason), ""):
-        return HeldOut(source, None, "", reason)
-    if all(split.source is None for split in inner):
-        return HeldOut(source, None, "fresh inputs")
-    combined = _with_sources(source, [split.training for split in inner])
-    parts = [s.training if s.source is None else _repeating(s.source) for s in inner]
-    measured = parts[0] if isinstance(source, Seek) else _with_sources(source, parts)
-    return HeldOut(combined, measured, MIXED)
-
-
-def _with_sources(source: Nested, sources: list[Inputs]) -> Nested:
-    other = copy(source)
-    other.sources = sources
-    if isinstance(other, Seek):
-        other.source = sources[0]
-    return other
-
-
-def _repeating(source: Inputs) -> Inputs:
-    r"""Held-out rows that may be drawn more often than there are of them."""
-    other = copy(source)
-    if isinstance(other, Dataset):
-        other.replace = True
-    return other
+    if isinstance(source, Mix | Seek) and any(isinstance(p, Dataset) for p in sources_of(source)):
+        return HeldOut(source, None, "", "rows in a mixture are not held out; give held_out=")
+    return HeldOut(source, None, "fresh inputs")
 
 
 def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor] | None:
@@ -144,18 +120,6 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     return torch.from_numpy(np.flatnonzero(~new)), torch.from_numpy(np.flatnonzero(new))
 
 
-def _training_rows(split: HeldOut, trained: Inputs, seed: int) -> X | None:
-    r"""Rows of what a student was trained on; None where they were fresh at every step."""
-    if split.kind != MIXED and not isinstance(trained, Dataset):
-        return None
-    while isinstance(trained, Seek):
-        trained = trained.source
-    if isinstance(trained, Dataset):
-        return _sample_rows(trained, seed)
-    assert isinstance(trained, Mix)
-    return _with_sources(trained, [_repeating(part) for part in trained.sources])(MEASURED).x
-
-
 def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     r"""Inputs that the student has not seen, and how many others were left out for that."""
     if split.reason:
@@ -163,7 +127,7 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     source = split.training if split.source is None else split.source
     while isinstance(source, Seek):  # it would choose the inputs that the student is worst at
         source = source.source
-    drawn = _sample_rows(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
+    drawn = _measured_rows(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
     seen, keys = _known_keys(trained, split.training), _keys(drawn)
     new = ~np.isin(keys, seen)
     if not isinstance(source, Dataset):
@@ -195,15 +159,23 @@ def _known_keys(*sources: Inputs) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *keys])
 
 
-def _sample_rows(source: Dataset, seed: int) -> X:
-    r"""At most `MEASURED` rows of a data set, without those of weight zero."""
-    index = torch.arange(len(source), device=source.device)
-    if source.weight is not None and bool((source.weight > 0).any()):
-        index = index[source.weight > 0]
-    if len(index) > MEASURED:
-        order = torch.randperm(len(index), generator=torch.Generator().manual_seed(seed))
-        index = index[order[:MEASURED].to(index.device)]
-    return source.build(index).x
+def sample_rows(data: Dataset, most: int, generator: torch.Generator) -> Tensor:
+    r"""Numbers of at most so many rows of a data set, in random order; none of weight zero."""
+    index = torch.arange(len(data), device=data.device)
+    if data.weight is not None and bool((data.weight > 0).any()):
+        index = index[data.weight > 0]
+    order = torch.randperm(len(index), generator=generator)[:most]
+    return index[order.to(index.device)]
+
+
+def distinct_rows(x: X, most: int) -> X:
+    r"""The first rows that differ from each other, at most so many."""
+    first = np.sort(np.unique(_keys(x), return_index=True)[1])[:most]
+    return map_tensors(lambda part: part[torch.from_numpy(first).to(part.device)], x)
+
+
+def _measured_rows(data: Dataset, seed: int) -> X:
+    return data.build(sample_rows(data, MEASURED, torch.Generator().manual_seed(seed))).x
 
 
 def _keys(x: X) -> np.ndarray:
@@ -266,8 +238,8 @@ class NewInputs:
         worth: The number of random draws of the posterior whose average is as near.
         curve: Divergences of the averages of N random draws, as pairs (N, divergence).
         noise: About the divergence of the average over all draws from that of another run.
-        drift: How the draws change in time, if they do.
-        covariance: With `joint=True`, the relative error of covariances of pairs of new inputs.
+        covariance: With `joint=True`, the relative error of covariances of several inputs.
+        needed: The least number of components with which it can be a tenth.
     """
 
     state: str = "unchecked"
@@ -280,8 +252,8 @@ class NewInputs:
     worth: float | None = None
     curve: tuple[tuple[int, float], ...] = ()
     noise: float | None = None
-    drift: str = ""
     covariance: float | None = None
+    needed: int | None = None
 
     @property
     def worth_text(self) -> str:
@@ -313,7 +285,7 @@ class NewInputs:
         r"""The inverse of `record`; None of results that were saved without it."""
         if record is None:
             return cls()
-        record = dict(record)
+        record = {name: value for name, value in record.items() if name != "drift"}  # once a field
         for name in ("training", "held_out"):
             if (values := record[name]) is not None:
                 numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}
@@ -322,7 +294,7 @@ class NewInputs:
         return cls(**record)
 
 
-Measure = Callable[[X], tuple[Tensor, Tensor]]  # divergences (n,), and errors (n,) of the average
+Measure = Callable[[X], tuple[Tensor, float]]  # divergences (n,), and the average's own error
 
 
 def check_new_inputs(
@@ -332,7 +304,8 @@ def check_new_inputs(
     r"""Measure a student at new and at training inputs; warn if it is clearly worse at new ones."""
     try:
         new, dropped = _new_rows(split, trained, seed)
-        before = _training_rows(split, trained, seed)
+        # inputs of other sources were fresh at every step
+        before = _measured_rows(trained, seed) if isinstance(trained, Dataset) else None
         n = 0 if before is None else rows(before)
         values, noise = measure(new if before is None else join([before, new]))
     except NoNewInputs as reason:
@@ -343,7 +316,7 @@ def check_new_inputs(
     if dropped:
         repeats = f"{dropped:,} more were left out, as rows that repeat or were trained on"
         note = f"{repeats}; {note}" if note else repeats
-    return judge(values[:n], values[n:], noise.mean().item(), split.kind, seed, note, least)
+    return judge(values[:n], values[n:], noise, split.kind, seed, note, least)
 
 
 def judge(

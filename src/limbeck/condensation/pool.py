@@ -1,21 +1,22 @@
 r"""A fixed pool of inputs and outcomes, at which a bag is fitted to the average over draws.
 
 At each input the divergence of the bag f from the average t is a sum over outcomes y: over all
-classes, or over outcomes drawn from t. The average at the outcomes is computed once, in one pass
-over the draws, in constant memory; so a stream is read once, and training needs no draws.
+classes, or over outcomes drawn from t. The average at the outcomes is computed once, block by
+block, so training needs no draws.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import X, as_dict, map_tensors, part_of, random, rows
+from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR
 from limbeck.condensation.predict_function import (
     Pair,
     PredictFunction,
@@ -23,13 +24,10 @@ from limbeck.condensation.predict_function import (
     paired,
     unpair,
 )
-from limbeck.condensation.teachers import RecordedStream, strata
-from limbeck.distributions.base import broadcast, map_parameters, tensors
-from limbeck.distributions.families import Joint, adapt
+from limbeck.condensation.teachers import strata
+from limbeck.distributions.base import Distribution
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.stream import StreamEnded
-from limbeck.storage.files import strip_prefix
 
 if TYPE_CHECKING:
     from limbeck.condensation.sample_bag import SampleBag
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 AT_ONCE = 2**22  # single predictions of outcomes in memory at once
 CANDIDATES = 1000  # draws among which the first components are chosen
 FEATURES = 1000  # outcomes by which they are compared
+COVARIANCE_WEIGHT = 0.1  # nats that covariances count which are wrong by 100%
 COVARIANCE_ROWS = 1000  # rows whose differences make the noise of neighbours
 
 
@@ -81,36 +80,43 @@ class Pool(NamedTuple):
     weight: Tensor  # of outcomes, with the sum 1 over m
     log_t: Tensor  # log t(y|x), (n, m, ...)
 
+    @classmethod
+    def of(cls, x: X, y: Tensor, log_t: Tensor, classes: bool) -> Pool:
+        r"""A pool of outcomes (n, m, ...) of the average: all classes, or drawn ones."""
+        if not classes:
+            return cls(x, y, torch.full_like(log_t, 1 / log_t.shape[1]), log_t)
+        weight = log_t.exp()
+        return cls(x, y, weight, torch.where(weight > 0, log_t, 0.0))
+
+    @classmethod
+    def at(
+        cls, x: X, t: Distribution, classes: bool, outcomes: int, generator: torch.Generator
+    ) -> Pool:
+        r"""The pool of an average t that is known as a distribution at the inputs x."""
+        if classes:
+            logs = class_logs(t)
+            return cls.of(x, torch.arange(logs.shape[1]).expand(logs.shape), logs, True)
+        y = t.sample((outcomes,), generator)
+        return cls.of(x, y.movedim(0, 1), t.log_prob(y).movedim(0, 1), False)
+
     def take(self, index: Tensor) -> Pool:
-        return Pool(*map_tensors(lambda part: part[index.to(part.device)], tuple(self)))
+        parts: Any = map_tensors(lambda part: part[index.to(part.device)], tuple(self))
+        return Pool(*parts)
+
+    @torch.no_grad()
+    def divergences(self, student: Callable[[X], Any], classes: bool) -> Tensor:
+        r"""KL(t ‖ f) of a student f at each input, (n,)."""
+        values = []
+        for start in range(0, rows(self.x), 1000):
+            parts: Any = part_of(tuple(self), start, 1000)
+            part = Pool(*parts)
+            values.append(pool_divergence(student(part.x), classes, *part[1:]).double())
+        return torch.cat(values)
 
     def data(self, weight: Tensor | None = None) -> Dataset:
         r"""The pool as a data set of the loop, whose inputs `PoolDivergence` takes apart."""
         parts = paired(Pair(self.x, self.y)) | {"weight": self.weight, "log_t": self.log_t}
         return Dataset(parts, weight=weight)
-
-
-def pair_up(x: X, generator: torch.Generator) -> dict[str, Tensor]:
-    r"""Random pairs of inputs, a few hundred where inputs are few, as one dict of both."""
-    n = rows(x)
-    count, both = max(n, min(400, n * n)), dict[str, Tensor]()
-    for side in "01":
-        order = [torch.randperm(n, generator=generator) for _ in range(-(-count // n))]
-        index = torch.cat(order)[:count]
-        both |= {f"{side}.{k}": part[index.to(part.device)] for k, part in as_dict(x).items()}
-    return both
-
-
-def pair_function(predict: Callable[..., Any]) -> Callable[..., Joint]:
-    r"""A function of a draw and pairs of inputs, which predicts both outcomes together."""
-
-    def both(draw: X, x: dict[str, Tensor]) -> Joint:
-        sides = [strip_prefix(f"{side}.", x) for side in "01"]
-        parts = [broadcast(adapt(predict(draw, side.get("", side)))) for side in sides]
-        columns = zip(*map(tensors, parts), strict=True)
-        return Joint(map_parameters(parts[0], lambda value, dims: torch.stack(next(columns), 1)))
-
-    return both
 
 
 class Covariances(NamedTuple):
@@ -130,33 +136,43 @@ class Covariances(NamedTuple):
         r"""The root mean square error of covariances (n, n), relative to that of these."""
         return ((covariances - self.matrix).square().mean() / self.matrix.square().mean()).sqrt()
 
+    def components(self) -> int:
+        r"""The least number of draws whose covariances can be within a tenth of these."""
+        squares = torch.linalg.eigvalsh(self.matrix).square()  # ascending
+        lost = (squares.cumsum(0) / squares.sum()).sqrt()  # by the best matrix of lower rank
+        return int((lost > MAX_COVARIANCE_ERROR).sum()) + 1  # centred draws lose one direction
+
+    @torch.no_grad()
+    def error_of(self, bag: SampleBag) -> float:
+        return float(self.error(bag.covariances(self.x)))
+
 
 class PoolDivergence(nn.Module):
     r"""−KL(t ‖ f) of a student f at each input of a pool, (n,), as a log density of the loop.
 
-    With covariances, the square of their relative error counts too: a tenth as 10⁻⁴ nats.
+    With covariances, the square of their relative error counts too: a tenth as 10⁻³ nats.
     """
 
     output_form = "log_density"
 
     def __init__(
-        self, student: SampleBag, classes: bool, pairs: Callable[..., Any] | None = None,
-        covariances: Covariances | None = None,
-    ) -> None:  # fmt: skip
+        self, student: SampleBag, classes: bool, covariances: Covariances | None = None
+    ) -> None:
         super().__init__()
-        self.student, self.classes = student, classes
-        self.pairs, self.covariances = pairs, covariances  # `pairs` is a `pair_function`
+        self.student, self.classes, self.covariances = student, classes, covariances
 
     def forward(self, parts: dict[str, Tensor]) -> Tensor:
         pair = unpair(parts)
         targets = (parts[name] for name in ("weight", "log_t"))
-        bag = self.student
-        prediction = bag(pair.x) if self.pairs is None else bag.average_of(self.pairs, pair.x)
-        values = -pool_divergence(prediction, self.classes, pair.y, *targets)
+        values = -pool_divergence(self.student(pair.x), self.classes, pair.y, *targets)
+        return values - self.penalty().to(values.dtype)
+
+    def penalty(self) -> Tensor:
+        r"""What the error of covariances counts."""
         if self.covariances is None:
-            return values
-        own = bag.covariances(self.covariances.x)
-        return values - 0.01 * self.covariances.error(own).square().to(values.dtype)
+            return torch.zeros(())
+        own = self.student.covariances(self.covariances.x)
+        return COVARIANCE_WEIGHT * self.covariances.error(own).square()
 
 
 def log_probs(prediction: Any, y: Tensor, classes: bool) -> Tensor:
@@ -169,172 +185,61 @@ def log_probs(prediction: Any, y: Tensor, classes: bool) -> Tensor:
     return prediction.log_prob(first).movedim(0, leading + 1)
 
 
+def divergence_terms(
+    prediction: Any, classes: bool, y: Tensor, weight: Tensor, log_t: Tensor
+) -> Tensor:
+    r"""Terms (n, m, ...) at outcomes of t, whose mean, weighted, is KL(t ‖ f).
+
+    The mean of f/t − 1 − log(f/t) has far less noise than that of log(t/f), and the same
+    expectation; over all classes both are the same number.
+    """
+    ratio = torch.where(weight > 0, log_probs(prediction, y, classes) - log_t, 0.0)
+    return -ratio if classes else ratio.clamp_max(20.0).expm1() - ratio
+
+
 def pool_divergence(
     prediction: Any, classes: bool, y: Tensor, weight: Tensor, log_t: Tensor
 ) -> Tensor:
-    r"""KL(t ‖ f) of predictions f (n, ...) at outcomes (n, m, ...), (n,).
-
-    At outcomes of t the mean of f/t − 1 − log(f/t) has far less noise than that of log(t/f), and
-    the same expectation; over all classes both are the same number.
-    """
-    ratio = torch.where(weight > 0, log_probs(prediction, y, classes) - log_t, 0.0)
-    terms = -ratio if classes else ratio.clamp_max(20.0).expm1() - ratio
-    values = (weight * terms).sum(1)
+    r"""KL(t ‖ f) of predictions f (n, ...) at outcomes (n, m, ...), (n,)."""
+    values = (weight * divergence_terms(prediction, classes, y, weight, log_t)).sum(1)
     return values.flatten(1).mean(1) if values.ndim > 1 else values
 
 
-class LogMean:
-    r"""The logarithm of a running mean of probabilities, of all draws and of four parts of them."""
-
-    def __init__(self) -> None:
-        self.sums: list[Tensor] = []  # log sums of the parts
-        self.counts: list[int] = []
-
-    def add(self, logs: Tensor, part: int) -> None:
-        r"""Add log probabilities (draws, ...), which belong to a part."""
-        total = logs.logsumexp(0)
-        if part == len(self.sums):
-            self.sums.append(total)
-            self.counts.append(len(logs))
-        else:
-            self.sums[part] = torch.logaddexp(self.sums[part], total)
-            self.counts[part] += len(logs)
-
-    @property
-    def value(self) -> Tensor:
-        return torch.stack(self.sums).logsumexp(0) - math.log(sum(self.counts))
-
-    def noise(self, weight: Tensor) -> float:
-        r"""About the divergence of the mean from what it estimates, by the difference of halves."""
-        half = max(1, len(self.sums) // 2)
-        if len(self.sums) < 2:
-            return math.inf
-        logs = [
-            torch.stack(self.sums[part]).logsumexp(0) - math.log(sum(self.counts[part]))
-            for part in (slice(half), slice(half, None))
-        ]
-        squares = (logs[0] - logs[1]).square().nan_to_num(0.0, 0.0, 0.0)
-        return float((weight * squares).sum(1).mean()) / 8
-
-
-class DrawBlocks:
-    r"""All draws of a posterior once, in blocks: stored ones, or `count` of a stream.
-
-    Means and variances of the quarters of the draws, in time, show whether they drift.
-    """
-
-    def __init__(self, source: Draws | RecordedStream, count: int) -> None:
-        self.source = source
-        self.end: StreamEnded | None = None
-        self.count = source.count if isinstance(source, Draws) else count
-        self.first: X | None = None
-        self.moments: list[tuple[int, Tensor, Tensor]] = [(0, torch.zeros(1), torch.zeros(1))] * 4
-        self.done = 0
-
-    def head(self) -> X:
-        r"""Draws from which outcomes are drawn: some of all, or the first ones of a stream."""
-        if isinstance(self.source, Draws):
-            generator = torch.Generator().manual_seed(0)
-            some = strata(self.count, min(self.count, CANDIDATES), generator)
-            return self.source.take(some[torch.randperm(len(some), generator=generator)])
-        self.first = self.source.next(min(self.count, CANDIDATES))
-        return self.first
-
-    def __call__(self, size: int) -> Iterator[tuple[X, int]]:
-        r"""Blocks of draws, with the quarter that they belong to."""
-        quarter = math.ceil(self.count / 4)
-        while self.done < self.count:
-            part = self.done // quarter
-            n = min(size, self.count - self.done, (part + 1) * quarter - self.done)
-            block = self._next(n)
-            if block is None:
-                return
-            self._watch(block, part)
-            self.done += rows(block)
-            yield block, part
-
-    def _next(self, n: int) -> X | None:
-        if isinstance(self.source, Draws):  # a quarter of each chain after the other
-            number = torch.arange(self.done, self.done + n)
-            chains, length = self.source.chains, self.source.per_chain
-            return self.source.take(number % chains * length + number // chains)
-        if self.first is not None:
-            block = part_of(self.first, 0, n)
-            rest = rows(self.first) - rows(block)
-            self.first = part_of(self.first, rows(block), rest) if rest else None
-            return block
-        try:
-            return self.source.next(n)
-        except StreamEnded as end:
-            self.end = end
-            return None
-
-    def _watch(self, block: X, part: int) -> None:
-        flat = self.source.structure.flatten(block).double()
-        count, mean, square = self.moments[part]
-        total = count + len(flat)
-        gap = flat.mean(0) - mean
-        square = square + (flat - flat.mean(0)).square().sum(0)
-        square = square + gap.square() * count * len(flat) / total
-        self.moments[part] = (total, mean + gap * len(flat) / total, square)
-
-    def drift(self) -> str:
-        r"""A number whose quarters, in time, differ by more than their deviations; or nothing."""
-        known = [(mean, square / count) for count, mean, square in self.moments if count > 1]
-        if len(known) < 2:
-            return ""
-        means, variances = (torch.stack(values) for values in zip(*known, strict=True))
-        within = variances.mean(0)
-        apart = means.amax(0) - means.amin(0)
-        far = apart > 2 * within.sqrt()
-        worst = int((apart / within.sqrt().clamp_min(1e-300)).nan_to_num(0.0).argmax())
-        if not bool(far.any()) or not bool(apart[worst] > 0):
-            return ""
-        low, high = float(means[:, worst].min()), float(means[:, worst].max())
-        label = self.source.structure.label(worst)
-        return f"the mean of {label} is {low:.4g} in a quarter of the draws, {high:.4g} in another"
-
-
-class Targets(NamedTuple):
-    r"""The average over draws at a pool of inputs."""
-
-    pool: Pool
-    noise: float  # about the divergence of the average from that of another run
-    drift: str
-
-
 def average_at(
-    function: PredictFunction, blocks: DrawBlocks, x: X, outcomes: int, generator: torch.Generator
-) -> Targets:
-    r"""One pass over the draws: the average's log probabilities of outcomes at the inputs x."""
+    function: PredictFunction, draws: Draws, x: X, outcomes: int, generator: torch.Generator
+) -> tuple[Pool, float]:
+    r"""The average over draws at the inputs x, block by block; and about its own error.
+
+    The error is the divergence of the average from that of another run, by the difference of two
+    halves of the draws in time: the squares have four times the variance of the average's logs, and
+    half of that is a divergence.
+    """
     classes, n = function.classes is not None, rows(x)
-    first = blocks.head()
     with torch.no_grad():
         if classes:
             y = torch.arange(int(function.classes or 0)).expand(n, -1)
-            proposal = None
         else:
-            y = draw_outcomes(function, first, x, outcomes, generator)
-            proposal = None if isinstance(blocks.source, Draws) else LogMean()
-        mean, m = LogMean(), y[0].numel()
-        size = max(1, AT_ONCE // (n * max(m, function.numbers)))
-        if proposal is not None:
-            for start in range(0, rows(first), size):
-                part = part_of(first, start, size)
-                proposal.add(log_probs(function.stacked(part, x), y, classes), 0)
-        for block, quarter in blocks(size):
-            logs = log_probs(function.stacked(block, x), y, classes)
-            mean.add(logs, min(quarter, len(mean.sums)))
-    log_t = mean.value
-    weight = torch.full_like(log_t, 1 / log_t.shape[1])
-    if classes:
-        weight = log_t.exp()
-        log_t = torch.where(weight > 0, log_t, 0.0)
-    elif proposal is not None:  # outcomes are of the first draws: weigh them as of all
-        weight = (log_t - proposal.value).clamp_max(math.log(100.0)).exp()
-        weight = weight / weight.sum(1, keepdim=True).clamp_min(1e-30)
-    y = y.to(log_t.device)
-    return Targets(Pool(x, y, weight, log_t), mean.noise(weight), blocks.drift())
+            some = strata(draws.count, min(draws.count, CANDIDATES), generator)
+            some = some[torch.randperm(len(some), generator=generator)]
+            y = draw_outcomes(function, draws.take(some), x, outcomes, generator)
+        size = max(1, AT_ONCE // (n * max(y[0].numel(), function.numbers)))
+        sums, counts = list[Tensor](), list[int]()
+        number = torch.arange(draws.count)  # all chains at a time, then all at the next
+        order = number % draws.chains * draws.per_chain + number // draws.chains
+        for half in order.tensor_split(min(2, draws.count)):
+            parts = [
+                log_probs(function.stacked(draws.take(block), x), y, classes).logsumexp(0)
+                for block in half.split(size)
+            ]
+            sums.append(torch.stack(parts).logsumexp(0))
+            counts.append(len(half))
+    log_t = torch.stack(sums).logsumexp(0) - math.log(draws.count)
+    pool = Pool.of(x, y.to(log_t.device), log_t, classes)
+    if len(sums) < 2:
+        return pool, math.inf
+    squares = (sums[0] - sums[1] - math.log(counts[0] / counts[1])).square()
+    squares = squares.nan_to_num(0.0, 0.0, 0.0)  # of a class of one half alone
+    return pool, float((pool.weight * squares).sum(1).mean()) / 8
 
 
 def draw_outcomes(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments, choice
-from limbeck.arrays import X, as_dict, map_tensors, random, rows
+from limbeck.arrays import X, as_dict, as_numbers, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
@@ -295,7 +295,7 @@ class SampleBag(nn.Module):
         self.free = nn.Parameter(((first - centre) / scale).to(device, dtype))
         self.logits = nn.Parameter(torch.zeros_like(self.free[:, 0])) if weighted else None
         self._once, self._trained = WarnOnce(), False
-        self.joint = False  # whether it was trained on pairs of inputs
+        self.joint = False  # whether it was trained on covariances too
         self._start_version = self.free._version
 
     @classmethod
@@ -320,7 +320,8 @@ class SampleBag(nn.Module):
         if rows.shape != self.free.shape or not rows.is_floating_point():
             received = f"{rows.dtype} of shape {tuple(rows.shape)}"
             raise ArgumentError("rows", received, f"draws {tuple(self.free.shape)}")
-        free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
+        rows = as_numbers(rows, "rows").double().cpu()
+        free = self.supports.unconstrain(rows).to(self.free)
         self.free.copy_((free - self.centre) / self.scale)
         self._start_version = self.free._version
 
@@ -370,20 +371,14 @@ class SampleBag(nn.Module):
         It is right at each single x. Its samples at several x are independent of each other, which
         those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        return marginal(self.average_of(self.predict, x), self._once)
-
-    def average_of(self, predict: UserObject[Callable[..., Any]], x: UserObject[X]) -> Any:
-        r"""The average over components of a function of a draw and inputs."""
-        if not callable(predict):
-            raise ArgumentError("predict", f"a {type(predict).__name__}", "a function of (draw, x)")
         if self.logits is None:
             log_weights = self.free.new_full((self.components,), -math.log(self.components))
         else:
             log_weights = self.logits.log_softmax(0)
-        return weighted_average(self._stacked(predict, x), log_weights)
+        return marginal(weighted_average(self._stacked(x), log_weights), self._once)
 
-    def _stacked(self, predict: Callable[..., Any], x: X) -> Any:
-        dtype = self.free.dtype
+    def _stacked(self, x: X) -> Any:
+        dtype, predict = self.free.dtype, self.predict
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         with validation(False):
             return over_draws(lambda draw: broadcast(adapt(predict(draw, x))), self._draws)
@@ -394,7 +389,7 @@ class SampleBag(nn.Module):
         For different inputs they are those of y; the variance of y is that of `forward(x)`. They
         are those of the posterior if the bag was condensed with `joint=True`.
         """
-        means = self._stacked(self.predict, x).mean.flatten(1).double()
+        means = self._stacked(x).mean.flatten(1).double()
         weights = self.weights.double()
         apart = means - weights @ means
         return (apart * weights[:, None]).T @ apart
@@ -414,7 +409,7 @@ class SampleBag(nn.Module):
         if not self.joint:
             received = "a bag that was trained for one input at a time"
             raise ArgumentError("joint", received, "lb.condense(..., joint=True)")
-        stacked, pieces = self._stacked(self.predict, x), []
+        stacked, pieces = self._stacked(x), []
         chosen = torch.multinomial(self.weights.cpu(), count, True, generator=generator)
         for k in range(self.components):
             select: Any = lambda value, dims, k=k: value[k]  # noqa: E731

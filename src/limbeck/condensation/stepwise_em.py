@@ -88,11 +88,7 @@ class StepwiseEM:
         self.restarts = restarts
         self.average = average
         self.start: Any = start
-        if start != "auto":
-            self.start = start
         self.window: Any = window
-        if window != "auto":
-            self.window = window
         self.interpolate = interpolate
         self.iterations = iterations
         names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")

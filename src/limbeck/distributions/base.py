@@ -20,26 +20,6 @@ Generator = torch.Generator | None  # None is torch's global one
 Events = Tensor | np.ndarray | float | Sequence[Any]  # as users write them
 
 
-@torch.no_grad()
-def end_of(
-    tail: Callable[[Tensor, bool], Tensor], mass: float, upper: bool, low: Tensor, high: Tensor,
-    whole: bool = False,
-) -> Tensor:  # fmt: skip
-    r"""An end of a central interval between low and high, by bisection."""
-    low, high = torch.broadcast_tensors(low, high)
-    for _ in range(100):  # enough for all digits of a float64 number
-        middle = low + (high - low) / 2
-        middle = middle.floor() if whole else middle
-        between = (middle > low) & (middle < high)
-        if not bool(between.any()):
-            break
-        beyond = tail(middle, upper)
-        past_end = beyond <= mass if upper else beyond >= mass
-        low = torch.where(between & ~past_end, middle, low)
-        high = torch.where(between & past_end, middle, high)
-    return high
-
-
 class Distribution:
     r"""A batch of distributions, as a plain named tuple of their parameters.
 
@@ -97,9 +77,32 @@ class Distribution:
         name = type(self).__name__
         raise LimbeckError(f"{name} is of vectors, which have no order: take quantiles of samples")
 
+    @torch.no_grad()
     def end(self, mass: float, upper: bool) -> Tensor:
-        r"""The end of a central interval with this probability beyond it."""
-        return self.tail(self.mean, upper)  # there is none without an order
+        r"""The end of a central interval with this probability beyond it, by bisection."""
+
+        def past_end(y: Tensor) -> Tensor:
+            beyond = self.tail(y, upper)
+            return beyond <= mass if upper else beyond >= mass
+
+        like = next(value for value in tensors(self) if isinstance(value, Tensor))
+        high = like.new_ones(self.batch_shape)
+        low = -high
+        for _ in range(120):  # wider, until the end is between
+            below, above = past_end(low), ~past_end(high)
+            if not bool((below | above).any()):
+                break
+            low, high = torch.where(below, 2 * low, low), torch.where(above, 2 * high, high)
+        for _ in range(200):  # enough for all digits of a float64 number
+            middle = low + (high - low) / 2
+            middle = middle.floor() if self.discrete else middle
+            between = (middle > low) & (middle < high)
+            if not bool(between.any()):
+                break
+            past = past_end(middle)
+            low = torch.where(between & ~past, middle, low)
+            high = torch.where(between & past, middle, high)
+        return high
 
     def mix(self, log_weights: Tensor) -> Distribution:
         r"""The mixture over the last batch dimension, with log weights (..., K)."""
@@ -288,11 +291,6 @@ class Mixture(Distribution, _Parts):
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         tails = self.components.tail(y.unsqueeze(-1), upper)
         return (class_probabilities(self.weights, self.logits) * tails).sum(-1)
-
-    def end(self, mass: float, upper: bool) -> Tensor:
-        ends = self.components.end(mass, upper).expand(self._shape)
-        low = ends.amin(-1) - 1 if self.discrete else ends.amin(-1)
-        return end_of(self.tail, mass, upper, low, ends.amax(-1), self.discrete)
 
     def mix(self, log_weights: Tensor) -> Distribution:
         inner = self.components.mix(self.log_weights)

@@ -175,12 +175,6 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
         function = torch.special.gammainc if upper else torch.special.gammaincc
         return torch.where(known, function(number, rate), float(upper))
 
-    def end(self, mass: float, upper: bool) -> Tensor:
-        rate, t = self.mean, -math.log(mass)
-        beyond = t / 3 + (t**2 / 9 + 2 * t * rate).sqrt()  # Bernstein's bound on the tail
-        high = (rate + beyond).ceil() + 1
-        return base.end_of(self.tail, mass, upper, torch.full_like(rate, -1.0), high, whole=True)
-
 
 def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
     r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...)."""

@@ -3,6 +3,7 @@ r"""Families of `torch.distributions`; ordinal, zero-inflated and censored outco
 from __future__ import annotations
 
 import math
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from limbeck.distributions.gaussians import MultivariateNormal, Normal
 from limbeck.errors import ArgumentError
 
 SAMPLES = 2000  # for means and tails that a family has no formula for
+Numbers = dict[str, np.ndarray]
 EQUAL = ("probs", "logits")  # parameters that stand for each other
 OWN: dict[type, Callable[[Any], Distribution]] = {  # limbeck's own classes of the same families
     td.Normal: lambda d: Normal(d.loc, d.scale),
@@ -47,18 +49,34 @@ def _either(distribution: Any) -> dict[str, Tensor]:
     return {name: getattr(distribution, name)}
 
 
+class _ThreadDefault(threading.local):
+    r"""Whether torch validates by default: its own setting, unless a block of the thread differs.
+
+    It takes the place of the attribute that torch's classes read.
+    """
+
+    def __init__(self, setting: bool) -> None:
+        self.setting, self.active = setting, list[bool]()
+
+    def __get__(self, instance: object, owner: object = None) -> bool:
+        return self.active[-1] if self.active else self.setting
+
+
 @contextmanager
 def validation(active: bool) -> Iterator[None]:
     r"""Within the block torch validates parameters and values of distributions, or does not.
 
     It cannot inside of `vmap`; and zuko switches it off for all when it is imported.
     """
-    before = td.Distribution._validate_args
-    td.Distribution.set_default_validate_args(active)
+    default: Any = vars(td.Distribution)["_validate_args"]
+    if not isinstance(default, _ThreadDefault):  # also after `set_default_validate_args`
+        default = _ThreadDefault(default)
+        td.Distribution._validate_args = default
+    default.active.append(active)
     try:
         yield
     finally:
-        td.Distribution.set_default_validate_args(before)
+        default.active.pop()
 
 
 def adapt(value: Any, argument: str = "predict") -> Any:
@@ -180,9 +198,13 @@ class TorchFamily(Distribution):
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         if self.event:
             return super().tail(y, upper)
-        if (formula := CDFS.get(self.kind)) is not None:
+        if self.kind in SCIPY:
+            from scipy import stats
+
             parameters: Any = self
-            below = _by_scipy(formula, self.names, y, *parameters)
+            at, *rest = (v.detach().double().cpu().numpy() for v in (y, *parameters))
+            known = SCIPY[self.kind](stats, dict(zip(self.names, rest, strict=True)))
+            below = torch.as_tensor(np.asarray(known.cdf(at))).to(y)
         else:
             try:
                 below = self.torch.cdf(y)
@@ -191,69 +213,23 @@ class TorchFamily(Distribution):
                 more = [1] * (y.ndim - samples.ndim + 1)
                 samples = samples.reshape(SAMPLES, *more, *samples.shape[1:])
                 below = (samples <= y).to(samples.dtype).mean(0)
+        if not self.discrete and (support := getattr(self.torch, "support", None)) is not None:
+            below = torch.where(support.check(y), below, (y > self.mean).to(below.dtype))
         return 1 - below if upper else below
 
-    def end(self, mass: float, upper: bool) -> Tensor:
-        samples = self._fixed_samples()
-        low, high = samples[0] - 1, samples[-1] + 1
-        for _ in range(60):  # wider, until the end is between
-            below, above = self.tail(low, False) >= mass, self.tail(high, True) > mass
-            if not bool((below | above).any()):
-                break
-            low, high = (
-                torch.where(below, 2 * low - high, low), torch.where(above, 2 * high - low, high),
-            )  # fmt: skip
-        if self.discrete:
-            low, high = low.floor(), high.ceil()
-        return base.end_of(self.tail, mass, upper, low, high, self.discrete)
+
+def _success(p: Numbers) -> np.ndarray:
+    return p["probs"] if "probs" in p else 1 / (1 + np.exp(-p["logits"]))
 
 
-def _by_scipy(formula: Callable[..., Any], names: tuple[str, ...], *values: Tensor) -> Tensor:
-    y, *rest = (value.detach().double().cpu().numpy() for value in values)
-    below = formula(y, **dict(zip(names, rest, strict=True)))
-    return torch.as_tensor(np.asarray(below)).to(values[0])
-
-
-def _student(y: Any, df: Any, loc: Any, scale: Any) -> Any:
-    from scipy.special import stdtr
-
-    return stdtr(df, (y - loc) / scale)
-
-
-def _beta(y: Any, concentration1: Any, concentration0: Any) -> Any:
-    from scipy.special import betainc
-
-    return betainc(concentration1, concentration0, np.clip(y, 0, 1))
-
-
-def _failure(probs: Any, logits: Any) -> Any:
-    return 1 - probs if logits is None else 1 / (1 + np.exp(logits))
-
-
-def _negative_binomial(y: Any, total_count: Any, probs: Any = None, logits: Any = None) -> Any:
-    from scipy.special import betainc
-
-    inside = betainc(total_count, np.maximum(np.floor(y), 0) + 1, _failure(probs, logits))
-    return np.where(y < 0, 0.0, inside)
-
-
-def _binomial(y: Any, total_count: Any, probs: Any = None, logits: Any = None) -> Any:
-    from scipy.special import betainc
-
-    k = np.clip(np.floor(y), 0, np.maximum(total_count - 1, 0))
-    inside = betainc(np.maximum(total_count - k, 1e-300), k + 1, _failure(probs, logits))
-    return np.where(y < 0, 0.0, np.where(y >= total_count, 1.0, inside))
-
-
-def _geometric(y: Any, probs: Any = None, logits: Any = None) -> Any:
-    return np.where(y < 0, 0.0, 1 - _failure(probs, logits) ** (np.floor(np.maximum(y, 0)) + 1))
-
-
-# families whose cumulative distribution torch lacks
-CDFS: dict[Any, Callable[..., Any]] = {
-    td.StudentT: _student, td.Beta: _beta, td.NegativeBinomial: _negative_binomial,
-    td.Binomial: _binomial, td.Geometric: _geometric,
-}  # fmt: skip
+# families whose cumulative distribution torch lacks, by `scipy.stats`
+SCIPY: dict[Any, Callable[[Any, Numbers], Any]] = {
+    td.StudentT: lambda stats, p: stats.t(p["df"], p["loc"], p["scale"]),
+    td.Beta: lambda stats, p: stats.beta(p["concentration1"], p["concentration0"]),
+    td.NegativeBinomial: lambda stats, p: stats.nbinom(p["total_count"], 1 - _success(p)),
+    td.Binomial: lambda stats, p: stats.binom(p["total_count"], _success(p)),
+    td.Geometric: lambda stats, p: stats.geom(_success(p), loc=-1),
+}
 
 
 def ordinal(eta: UserObject[Tensor], cutpoints: UserObject[Tensor]) -> Categorical:
@@ -293,25 +269,6 @@ class _Around(Distribution):
         return type(self)(*(part.expand(shape) for part in parts))
 
 
-class Joint(Distribution, namedtuple("Vector", "components", defaults=(ABSENT,))):
-    r"""Outcomes of one draw at several inputs as one vector: the last batch axis is an event."""
-
-    __slots__ = ()
-    trailing = (1,)
-    event = mean_dims = 1
-    discrete = property(lambda self: self.components.discrete)
-    batch_shape = property(lambda self: self.components.batch_shape[:-1])
-    mean = property(lambda self: self.components.mean)
-    variance = property(lambda self: self.components.variance)
-
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        return self.components.log_prob(y).sum(-1)
-
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        return self.components.sample(shape, generator)
-
-
 class ZeroInflated(_Around, namedtuple("Zeros", "zero components", defaults=(ABSENT, ABSENT))):
     r"""Zero with probability `zero`, and otherwise counts or numbers of another distribution.
 
@@ -345,11 +302,6 @@ class ZeroInflated(_Around, namedtuple("Zeros", "zero components", defaults=(ABS
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         inner = (1 - self.zero) * self.components.tail(y, upper)
         return inner + torch.where((y < 0) if upper else (y >= 0), self.zero, 0.0)
-
-    def end(self, mass: float, upper: bool) -> Tensor:
-        low, high = (self.components.end(mass / 100, side) for side in (False, True))
-        low, high = low.clamp_max(0.0) - 1, high.clamp_min(0.0) + 1
-        return base.end_of(self.tail, mass, upper, low, high, self.discrete)
 
 
 class Censored(
@@ -396,8 +348,3 @@ class Censored(
         low, high = (torch.as_tensor(end).to(inner) for end in (self.low, self.high))
         inner = torch.where(y < low, float(upper), inner)
         return torch.where(y >= high, float(not upper), inner)
-
-    def end(self, mass: float, upper: bool) -> Tensor:
-        ends = self.components.end(mass, upper)
-        low, high = (torch.as_tensor(end).to(ends) for end in (self.low, self.high))
-        return torch.minimum(torch.maximum(ends, low), high)

@@ -151,7 +151,8 @@ class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, 
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         z = (y - self.loc) / self.scale
-        return torch.special.ndtr(-z if upper else z)
+        # `ndtr` has no digits of small tails in float32
+        return torch.special.erfc((z if upper else -z) / math.sqrt(2)) / 2
 
     def end(self, mass: float, upper: bool) -> Tensor:
         wide = self.scale * torch.special.ndtri(self.loc.new_tensor(mass))

@@ -12,14 +12,13 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
 from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
-from limbeck.export.numpy_predictor import numpy_files, to_numpy
+from limbeck.export.numpy_predictor import numpy_files
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.table_onnx import COLUMNS
-from limbeck.export.torch_files import onnx_file, program_file, to_onnx, to_pt2
+from limbeck.export.torch_files import onnx_file, program_file
 
 __all__ = [
-    "TOLERANCE", "Portable", "card", "export", "of_result", "portable", "quietly", "to_numpy",
-    "to_onnx", "to_pt2",
+    "TOLERANCE", "Portable", "card", "export", "of_result", "portable", "quietly",
 ]  # fmt: skip
 
 # by format: the suffix of its files, and the function that gives them for a path, with the largest

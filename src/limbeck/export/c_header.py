@@ -30,7 +30,7 @@ VECTOR = 4  # weights are padded to multiples of it, which any processor multipl
 EACH = "for (int j = 0; j < {n}; ++j) "
 KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends names of functions
     "linear": (),
-    "relu": (EACH + "{h}[j] = {h}[j] > 0 ? {h}[j] : 0;",),
+    "relu": (EACH + "{h}[j] = {h}[j] < 0 ? 0 : {h}[j];",),  # NaN stays NaN
     "tanh": (EACH + "{h}[j] = tanh{f}({h}[j]);",),
     "logistic": (EACH + "{h}[j] = 1 / (1 + exp{f}(-{h}[j]));",),
     "probit": (EACH + "{h}[j] = erfc{f}({h}[j] * -0.70710678118654752{f}) / 2;",),

@@ -9,7 +9,6 @@ import math
 import re
 import runpy
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 
 import limbeck
-from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.compression.fast_path import indicators
 from limbeck.errors import ArgumentError
@@ -25,7 +23,7 @@ from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.numpy_layers import FUNCTIONS, Script, write
 from limbeck.export.parts import number_features
-from limbeck.export.portable import Portable, portable
+from limbeck.export.portable import Portable
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.tables.columns import Category
@@ -78,7 +76,8 @@ def read(frame):
             raise ValueError(f"{name}: expected no missing values, as in the data")
         size = len(known)
         codes.append([size + 1 if m else known.get(v, size) for v, m in zip(values, gone)])
-    value, codes = np.array(numbers, float).T, np.array(codes, int).T
+    value = np.array(numbers, float).reshape(len(numbers), len(given)).T
+    codes = np.array(codes, int).reshape(len(codes), len(given)).T
     gone = np.isnan(value)
     wrong = np.isinf(value) | (gone & NO_GAPS)
     if wrong.any():
@@ -129,27 +128,6 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
         table = script.array(f"{prefix}{k}.embedding", weight)
         script.add(f"f.append({table}[codes[:, {script.codes.index(key)}]])")
     script.add("h = np.hstack(f)")
-
-
-@checked_arguments
-def to_numpy(
-    thing: UserObject[object],
-    path: PathLike,
-    input_shape: UserObject[int | Sequence[int] | None] = None,
-) -> Path:
-    r"""Write a small student as weights (.npz) and a script that needs only NumPy.
-
-    The script is run and compared with torch before anything is written.
-
-    Arguments:
-        thing: As of `limbeck.export.export`.
-        path: A folder, for weights.npz and predict.py; or a file name.npz, with name.py beside it.
-        input_shape: The shape of one row, if the module does not define it. Default: None.
-    """
-    path = Path(path)
-    content = numpy_files(portable(thing, input_shape), path)[0]
-    files.write_files(content, None if path in content else path)
-    return path
 
 
 def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:

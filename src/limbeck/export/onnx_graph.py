@@ -12,7 +12,6 @@ from limbeck.compression.fast_path import indicators
 from limbeck.export.parts import Array, Parts
 from limbeck.models.tree import SURE, Trees
 
-NEAR = 8.0  # deviations from zero up to which a shift within a layer costs no digits
 KINDS = {
     "linear": "", "relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
@@ -137,19 +136,8 @@ class StudentGraph(Nodes):
         for k, (weight, bias, kind) in enumerate(layers):
             own = weight
             if k == 0 and features is not None:
-                count, at = len(features.which), self.place[features.which]
-                shift = features.shift / features.scale
-                own = np.zeros((len(self.keys), weight.shape[1]))
-                np.add.at(own, at, weight[:count] / features.scale[:, None])
-                far = bool((np.abs(shift) > NEAR).any())
-                if features.clips or (far and len(np.unique(at)) < count):
-                    x, own = self._features(x), weight[:count]
-                elif far:  # the shift alone is subtracted before
-                    before = np.zeros(len(self.keys))
-                    before[at] = features.shift
-                    x = self("Sub", x, self.single(before))
-                else:
-                    bias = bias - shift @ weight[:count]
+                count, x = len(features.which), self._features(x) if self.keys else x
+                own = weight[:count]
                 if gone:
                     masks = np.zeros((len(self.keys), weight.shape[1]))
                     masked = self.place[: len(self.encoder.masks)]  # type: ignore[union-attr]

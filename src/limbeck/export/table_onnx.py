@@ -2,25 +2,20 @@ r"""Tables as ONNX graphs: one named input per column, or encoded numbers and co
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck import outputs as forms
 from limbeck.arguments import choice
-from limbeck.compression.fidelity.comparison import TASKS
-from limbeck.compression.training import Answering
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError
 from limbeck.export import files
 from limbeck.export.onnx_graph import Nodes, StudentGraph, last_operator, onnx_model, tensor
 from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
-from limbeck.export.portable import Portable, random_rows
+from limbeck.export.portable import Portable
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
@@ -64,10 +59,11 @@ def _unused(column: Category, value: Any, step: Any) -> Any:
 def feeds(table: Table, df: object, columns: str = "named") -> dict[str, Array]:
     r"""The inputs of a table's ONNX file of a frame: arrays (n, 1) by name, or encoded ones."""
     choice("columns", columns, COLUMNS)
-    return _feeds(table, table.encode(df), columns)
+    return batch_feeds(table, table.encode(df), columns)
 
 
-def _feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
+def batch_feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
+    r"""The inputs of a table's ONNX file of its tensors."""
     if columns == "encoded":
         return encoded_inputs(table, batch)
     arrays: dict[str, Array] = {}
@@ -109,14 +105,16 @@ def _code_node(graph: Nodes, column: Category) -> str:
     return code
 
 
-def _ordered(table: Table) -> list[Number]:
-    r"""Numbers in the order in which a student gets them: those that come as float64 last."""
+def _ordered(table: Table, columns: str) -> list[Number]:
+    r"""Numbers in the order in which a student gets them: those named in float64 come last."""
+    if columns == "encoded":
+        return list(table.numbers)
     return sorted(table.numbers, key=lambda column: port(column).dtype is np.float64)
 
 
 def _front(graph: Nodes, table: Table, columns: str) -> tuple[str, str, list[Any]]:
     r"""Add the nodes from a file's inputs to a student's numbers and codes; and these inputs."""
-    numbers, categories = _ordered(table), categories_of(table)
+    numbers, categories = _ordered(table, columns), categories_of(table)
     wide = [column for column in numbers if port(column).dtype is np.float64]
     if columns == "encoded":
         x, codes, about = "numbers", "codes", "see the model card"
@@ -124,11 +122,8 @@ def _front(graph: Nodes, table: Table, columns: str) -> tuple[str, str, list[Any
         given: list[Any] = [(x, number, len(numbers), about)]
         given.append((codes, np.int64, len(categories), about))
         if wide:
-            origin = [column.origin for column in table.numbers]
+            origin = [column.origin for column in numbers]
             x = graph("Cast", graph("Sub", x, graph.constant(origin, np.float64)), to=1)
-        order = [table.numbers.index(column) for column in numbers]
-        if order != sorted(order):
-            x = graph("Gather", x, graph.constant(order), axis=1)
     else:
         takes = [(column, port(column)) for column in table.varying]  # missing: None if impossible
         given = [(c.key, p.dtype, 1, f"{c.kind}; missing: {p.missing!r}") for c, p in takes]
@@ -150,11 +145,8 @@ def _value(name: str, dtype: Any, width: int | None, about: str = "") -> Any:
     return helper.make_tensor_value_info(name, kind, shape if width else shape[:1], about)
 
 
-def table_onnx_file(
-    student: nn.Module, table: Table, classes: Sequence[Any] | Array | None, task: str,
-    output: str, columns: str = "named",
-) -> bytes:  # fmt: skip
-    r"""The ONNX file of a student of a table's tensors, after a comparison with torch.
+def table_graph(model: Portable, batch: dict[str, Tensor]) -> Any:
+    r"""The ONNX model of a student of a table's tensors, such as those of a batch.
 
     Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a
     frame). Outputs are "label" (the class; zeros and ones (n, K) of labels; or values (n, K)) and,
@@ -162,38 +154,19 @@ def table_onnx_file(
     and "codes" (n, C), and "y" (n, K) is the output. A row that `predict` refuses has NaN for an
     answer, and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
-    choice("task", task, TASKS)
-    choice("columns", columns, COLUMNS)
-    for column in table.varying:
-        if column.key in ("label", "probabilities") and columns == "named":
+    assert model.table is not None
+    for column in model.table.varying:
+        if column.key in ("label", "probabilities") and model.columns == "named":
             expected = "columns of other names than the outputs have: rename it"
             raise ArgumentError("table", f"a column {column.key!r}", expected)
-    if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
-        raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
-    student = copy.deepcopy(student).cpu().float().eval()  # the user's stays as it is
-    module = Answering(student, task, None if output == "auto" else output)
-    accepted = forms.FORMS[:2] if task == "multilabel" else forms.FORMS[:3]
-    if task != "regression":
-        choice("output", module.form, accepted)
-    batch = random_rows(table)
-    with torch.no_grad():
-        expected = module(batch)
-    labels = _labels(classes, expected.shape[1])
-    core: Any = parts_of(module)
+    core: Any = parts_of(model.module)
     if core is None or last_operator(core) is None:
-        core = _traced(module, table, batch)
-    model = _assembled(core, table, task, labels, expected.shape[1], columns)
-    file: bytes = model.SerializeToString()
-    name = "y" if columns == "encoded" else "label" if task == "regression" else "probabilities"
-    answers = run_onnx(file, _feeds(table, batch, columns), [name])
-    files.check_agreement("ONNX file", files.relative_difference(answers, expected))
-    return file
+        core = _traced(model, batch)
+    return _assembled(core, model, model.module(batch).shape[1])
 
 
-def _labels(classes: object, outputs: int) -> Array | None:
-    if classes is None:
-        return None
-    labels = np.asarray(np.asarray(classes).tolist())  # objects become what they are
+def _labels(classes: Sequence[Any] | None, outputs: int) -> Array:
+    labels = np.arange(outputs) if classes is None else np.asarray(classes)
     if labels.shape != (outputs,) or labels.dtype.kind not in "Ubiuf":
         received = f"labels of shape {labels.shape} and type {labels.dtype}"
         raise ArgumentError("classes", received, f"{outputs}, one for each output")
@@ -207,9 +180,9 @@ class _Encoded(nn.Module):
     torch's exporter runs names as code.
     """
 
-    def __init__(self, module: nn.Module, table: Table) -> None:
+    def __init__(self, module: nn.Module, numbers: list[Number], codes: list[Category]) -> None:
         super().__init__()
-        self.module, self.numbers, self.codes = module, _ordered(table), categories_of(table)
+        self.module, self.numbers, self.codes = module, numbers, codes
 
     def forward(self, parts: list[Tensor]) -> Any:
         batch: dict[str, Tensor] = {}
@@ -224,18 +197,20 @@ class _Encoded(nn.Module):
         return self.module(batch)
 
 
-def _traced(module: Answering, table: Table, batch: dict[str, Tensor]) -> Any:
+def _traced(model: Portable, batch: dict[str, Tensor]) -> Any:
     r"""The ONNX model of torch's part, of numbers and codes."""
-    arrays = encoded_inputs(table, batch)
-    order = [table.numbers.index(column) for column in _ordered(table)]
-    if order:
-        origin = np.array([column.origin for column in table.numbers])
-        arrays["numbers"] = (arrays["numbers"] - origin).astype(np.float32)[:, order]
-    parts = [torch.from_numpy(array) for array in arrays.values()]
-    free = [{0: torch.export.Dim("batch")}] * len(parts)
+    assert model.table is not None
+    numbers, codes = _ordered(model.table, model.columns), categories_of(model.table)
+    values = []
+    for column in numbers:
+        gone = batch[column.mask] if column.mask else torch.tensor(False)
+        values.append(torch.where(gone, torch.nan, batch[column.key]))
+    lists = {"numbers": values, "codes": [batch[column.key] for column in codes]}
+    inputs = {name: torch.stack(columns, 1) for name, columns in lists.items() if columns}
     return trace_onnx(
-        _Encoded(module, table).eval(), parts, type(module.student).__name__,
-        dynamic_shapes=(free,), input_names=list(arrays), output_names=["answer"],
+        _Encoded(model.module, numbers, codes).eval(), list(inputs.values()), model.name,
+        dynamic_shapes=([{0: torch.export.Dim("batch")}] * len(inputs),),
+        input_names=list(inputs), output_names=["answer"],
     ).model_proto  # fmt: skip
 
 
@@ -249,19 +224,16 @@ def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
         raise files.export_error(name, "ONNX", error) from error
 
 
-def _assembled(
-    core: Any, table: Table, task: str, labels: Array | None, outputs: int,
-    columns: str = "named",
-) -> Any:  # fmt: skip
+def _assembled(core: Any, model: Portable, outputs: int) -> Any:
     r"""Columns before a student (its parts or a traced model), label and probabilities behind."""
     from onnx import checker, compose, helper
 
-    graph = Nodes()
+    graph, table, columns = Nodes(), cast("Table", model.table), model.columns
     while any(column.key.startswith(graph.prefix) for column in table.varying):
         graph.prefix += "_"
     x, codes, inputs = _front(graph, table, columns)
     if isinstance(core, Parts):
-        numbers = [column.key for column in _ordered(table)]
+        numbers = [column.key for column in _ordered(table, columns)]
         coded = [column.key for column in categories_of(table)]
         answer, core = StudentGraph(core, numbers, coded, graph).answers(x, codes), None
     else:
@@ -270,30 +242,33 @@ def _assembled(
             graph("Identity", codes if entry.name.endswith("codes") else x, output=entry.name)
         graph.nodes += core.graph.node
         answer = core.graph.output[0].name
-    results = _answers(graph, task, labels, answer, outputs, columns)
-    model = onnx_model(graph.nodes, inputs, results, core)
-    classes = None if labels is None else labels.tolist()
-    record = {"task": task, "classes": classes, "table": table.spec()}
-    helper.set_model_props(model, {"limbeck": json.dumps(record)})
-    checker.check_model(model)
-    return model
+    results = _answers(graph, model, answer, outputs)
+    program = onnx_model(graph.nodes, inputs, results, core)
+    record = {"task": model.task, "classes": model.classes, "table": table.spec()}
+    helper.set_model_props(program, {"limbeck": json.dumps(record)})
+    checker.check_model(program)
+    return program
 
 
-def _answers(
-    graph: Nodes, task: str, labels: Array | None, answer: str, count: int, columns: str
-) -> list[Any]:
+def answer_name(model: Portable) -> str:
+    r"""The name of the output with probabilities or values."""
+    if model.table is None or model.columns == "encoded":
+        return "y"
+    return "label" if model.task == "regression" else "probabilities"
+
+
+def _answers(graph: Nodes, model: Portable, answer: str, count: int) -> list[Any]:
     r"""Add the nodes from a student's answer (n, K) to outputs, and return these."""
-    if columns == "encoded" or task == "regression":
-        name = "y" if columns == "encoded" else "label"
+    if (name := answer_name(model)) != "probabilities":
         return [_value(graph("Identity", answer, output=name), np.float32, count)]
     graph("Identity", answer, output="probabilities")
     dtype: Any = np.int64
-    if task == "multilabel":
+    if model.task == "multilabel":
         likely = graph("Greater", answer, graph.constant(0.5, np.float32))
         label = graph("Cast", likely, to=7)  # to int64
         graph("Where", graph("IsNaN", answer), graph.constant(-1), label, output="label")
     else:
-        names = np.arange(count) if labels is None else labels
+        names = _labels(model.classes, count)
         total = graph("ReduceSum", answer, graph.constant([1]), keepdims=0)
         missing = graph("IsNaN", total)  # such a row has a label of its own, in the last place
         likely = graph("ArgMax", answer, axis=1, keepdims=0)
@@ -303,7 +278,7 @@ def _answers(
         choices = graph.constant(np.append(names, np.array([no_label], names.dtype)))
         graph("Gather", choices, place, output="label")
         dtype = names.dtype
-    label_width = count if task == "multilabel" else None
+    label_width = count if model.task == "multilabel" else None
     return [_value("label", dtype, label_width), _value("probabilities", np.float32, count)]
 
 

@@ -2,34 +2,37 @@ r"""Files of torch's exporters, ONNX and torch.export: run and compared before t
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import io
 import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from limbeck.arguments import Dict, PathLike, UserObject, checked_arguments
 from limbeck.arrays import map_tensors
 from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
-from limbeck.export.portable import Portable, portable
-from limbeck.export.table_onnx import array_graph, run_onnx, table_onnx_file, trace_onnx
-from limbeck.models.deep_nade import DeepNADE
-from limbeck.models.kernels import nade_blocks, segments
+from limbeck.export.portable import Portable
+from limbeck.export.table_onnx import (
+    answer_name,
+    array_graph,
+    batch_feeds,
+    run_onnx,
+    table_graph,
+    trace_onnx,
+)  # fmt: skip
 from limbeck.models.mixture import GaussianMixture
-from limbeck.models.nade import NADE
 
 
 def plain(module: nn.Module) -> nn.Module:
@@ -37,9 +40,7 @@ def plain(module: nn.Module) -> nn.Module:
     if isinstance(module, GaussianMixture):
         return _Mixture(module)
     if isinstance(module, Means) and isinstance(module.student, SampleBag):
-        return _Formula(module.student, _bag_means)
-    if isinstance(module, NADE | DeepNADE):
-        return _Formula(module, _nade_log_prob)
+        return _BagMeans(module.student)
     return module
 
 
@@ -75,127 +76,50 @@ class _Mixture(nn.Module):
         return (self.constant.unsqueeze(1) - z.square().sum(2) / 2).logsumexp(0)
 
 
-class _Formula(nn.Module):
-    r"""A function of a module and x, as a module."""
+class _BagMeans(nn.Module):
+    r"""The means of a bag, one component after the other: tracers do not follow every vmap."""
 
-    def __init__(self, model: nn.Module, formula: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(self, bag: SampleBag) -> None:
         super().__init__()
-        self.model, self.formula = model, formula
+        self.bag = bag
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.formula(self.model, x)
+        bag, all_draws = self.bag, self.bag._draws
+        draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
+        x = x.to(bag.free.dtype)
+        means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
+        return torch.tensordot(bag.weights, means, 1)
 
 
-def _bag_means(bag: SampleBag, x: Tensor) -> Tensor:
-    r"""The means of a bag, one component after the other: tracers do not follow every vmap."""
-    all_draws, x = bag._draws, x.to(bag.free.dtype)
-    draws = (map_tensors(itemgetter(k), all_draws) for k in range(bag.components))
-    means = torch.stack([bag.predict(draw, x).mean for draw in draws])  # (components, n, ...)
-    return torch.tensordot(bag.weights, means, 1)
-
-
-def _nade_log_prob(model: Any, x: Tensor) -> Tensor:
-    r"""The log probabilities of a NADE, deep or not, by its formula."""
-    count, codes = model.support.count, model._codes(x, False)
-    if isinstance(model, NADE) and count == 2:
-        log_prob: Tensor = nade_blocks.log_prob(codes, *model.parts, model.mean)
-        return log_prob
-    states = torch.arange(count, dtype=codes.dtype, device=codes.device)
-    one_hot = (codes.unsqueeze(2) == states).to(codes.dtype)  # (n, I, q)
-    if isinstance(model, NADE):
-        w, c, u, b = model.parts
-        parts = (w.flatten(0, 1), c, u.flatten(0, 1))
-        z = nade_blocks.formula(one_hot.flatten(1), *parts, period=count) + b.flatten()
-        z = z.unflatten(1, (-1, count))
-    else:
-        z = _deep_logits(model, codes.unsqueeze(2) if count == 2 else one_hot)
-    if count == 2:
-        return (codes * z.squeeze(2) - F.softplus(z.squeeze(2))).sum(1)
-    return (z.log_softmax(2) * one_hot).sum((1, 2))
-
-
-def _deep_logits(model: Any, features: Tensor) -> Tensor:
-    r"""Logits (n, I, o) of a deep NADE at features (n, I, f)."""
-    inputs, hidden = model.inputs, model.hidden
-    w, v, u = (part.reshape(inputs, -1, hidden) for part in (model.w, model.v, model.u))
-    y = features - model.mean.reshape(inputs, -1)
-    ends = [k * model.run for k in range(1, model.runs)]
-    sums = [y[:, :end].flatten(1) @ w[:end].flatten(0, 1) for end in ends]
-    sums = [0 * (y[:, 0] @ w[0]), *sums]  # nothing is before the first run
-    starts = model._deep(torch.stack(sums))  # (runs, n, J)
-    return segments.formula(y, starts, v, u, model.b.reshape(inputs, -1), model.run)
-
-
-@checked_arguments
-def to_onnx(
-    student: nn.Module, path: PathLike, input_shape: Dict[dict[str, list[int]]] | None
-) -> Path:
-    r"""Write a module of one tensor as an ONNX file with a free batch size.
-
-    If onnxruntime is there, the file is run at random inputs and must agree with torch.
-
-    Arguments:
-        student: The module.
-        path: The file, whose name ends in .onnx.
-        input_shape: The shape of one input under the name "", as in a result's settings.
-    """
-    if not input_shape or set(input_shape) != {""}:
-        raise ArgumentError("student", f"inputs {input_shape}", "a student of one tensor, for ONNX")
-    files.write_files(onnx_file(Portable(student, tuple(input_shape[""])), Path(path))[0])
-    return Path(path)
-
-
-def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
-    r"""A student as an ONNX file; its difference from torch, None if unknown."""
+def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
+    r"""A student as an ONNX file; its difference from torch."""
     files.check_suffix(path, ".onnx")
-    if model.table is not None:
-        assert model.student is not None
-        assert model.task is not None
-        output = "logits" if model.task == "multilabel" else "auto"
-        content = table_onnx_file(
-            model.student, model.table, model.classes, model.task, output, model.columns
-        )
-        return {path: content}, files.TOLERANCE
-    if importlib.util.find_spec("onnxscript") is None:
+    if any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")):
         raise LimbeckError("export: ONNX needs the extra: pip install 'limbeck[onnx]'")
+    table, columns, name = model.table, model.columns, answer_name(model)
+    if table is not None:  # the user's stays as it is
+        model = replace(model, module=copy.deepcopy(model.module).cpu().float())
     x, module = model.rows(), plain(model.module)
     with evaluating(module), torch.no_grad():
-        program = array_graph(model) or trace_onnx(
+        program = table_graph(model, x) if table is not None else array_graph(model)
+        program = program or trace_onnx(
             module, x, model.name, input_names=["x"], output_names=["y"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         ).model_proto  # fmt: skip
         content = program.SerializeToString()
-        if importlib.util.find_spec("onnxruntime") is None:
-            return {path: content}, None
+
+        def run(rows: Any) -> Tensor:
+            if table is None:
+                return run_onnx(content, {"x": rows.numpy(force=True)}, [name])
+            return run_onnx(content, batch_feeds(table, rows, columns), [name])
+
         try:
-            worst = files.largest_difference(
-                lambda rows: run_onnx(content, {"x": rows.cpu().numpy()}), module, x
-            )
+            worst = files.largest_difference(run, module, x)
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
             raise LimbeckError(f"export: {reason}; {files.FREE}") from error
-        files.check_agreement("ONNX file", worst)
-        return {path: content}, worst
-
-
-@checked_arguments
-def to_pt2(
-    thing: UserObject[object],
-    path: PathLike,
-    input_shape: UserObject[int | Sequence[int] | None] = None,
-) -> Path:
-    r"""Write a result or a module as a program of torch.export, with a free batch size.
-
-    Load it with `torch.export.load(path).module()`, which does not need limbeck. limbeck itself
-    never reads such files.
-
-    Arguments:
-        thing: As of `limbeck.export.export`.
-        path: The file, whose name ends in .pt2.
-        input_shape: The shape of one row, if the module does not define it. Default: None.
-    """
-    files.write_files(program_file(portable(thing, input_shape), Path(path))[0])
-    return Path(path)
+    files.check_agreement("ONNX file", worst)
+    return {path: content}, worst
 
 
 def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
@@ -216,11 +140,15 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
     text = json.dumps(about, ensure_ascii=False, default=str)
     file = io.BytesIO()
     with evaluating(module), torch.no_grad():
-        program = _traced(model.name, module, x, dynamic)
+        try:
+            with files.quietly():
+                program = torch.export.export(module, (x,), dynamic_shapes=(dynamic,))
+        except Exception as error:  # of the exporter's many kinds
+            raise files.export_error(model.name, "a program", error) from error
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
-                error = LimbeckError(f"it needs limbeck's own operation {node.target}")
-                raise files.export_error(model.name, "a program", error)
+                reason = LimbeckError(f"it needs limbeck's own operation {node.target}")
+                raise files.export_error(model.name, "a program", reason)
         with files.quietly():
             torch.export.save(program, file, extra_files={"limbeck.json": text})
             file.seek(0)
@@ -230,15 +158,3 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
             )
         files.check_agreement("program", worst if zipfile.is_zipfile(file) else math.inf)
     return {path: file.getvalue()}, worst
-
-
-def _traced(name: str, module: nn.Module, x: Any, dynamic: Any) -> Any:
-    r"""The program of a module, by the first of torch's two ways of tracing that can do it."""
-    errors = []
-    for strict in (False, True):
-        try:
-            with files.quietly():
-                return torch.export.export(module, (x,), dynamic_shapes=(dynamic,), strict=strict)
-        except Exception as error:  # of the exporter's many kinds
-            errors.append(error)
-    raise files.export_error(name, "a program", errors[0]) from errors[0]

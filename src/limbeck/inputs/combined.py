@@ -95,24 +95,21 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     Parts are arrays (N, ...); `block` distances are in memory at once.
     """
     coordinates = []  # columns whose squared differences add up
-    codes = []  # categorical columns (N,) that must be compared
-    indicators = []  # (N, categories) of those with few, whose products count what is equal
+    codes = []  # columns (N,) of many categories, which are compared
     for name, part in parts.items():
         wide = widest_float(part.device)
         columns = part.reshape(len(part), -1).to(wide if part.is_floating_point() else torch.int64)
         low, high = columns.amin(0), columns.amax(0)
-        # Two categories are 0 and 1: their squared difference is one if they differ.
-        simple = ~categorical[name].reshape(-1) | ((columns == low) | (columns == high)).all(0)
+        continuous = ~categorical[name].reshape(-1)
         extent = torch.where(high > low, high - low, 1)
-        coordinates.append(((columns - low)[:, simple] / extent[simple]).to(wide) - 0.5)
-        for column in columns[:, ~simple].unbind(1):
+        coordinates.append(((columns - low)[:, continuous] / extent[continuous]).to(wide) - 0.5)
+        for column in columns[:, ~continuous].unbind(1):
             values, places = torch.unique(column, return_inverse=True)
-            if len(values) <= FEW_CATEGORIES:
-                indicators.append(functional.one_hot(places, len(values)).float())
+            if len(values) <= FEW_CATEGORIES:  # indicators that differ are at the distance √2
+                coordinates.append(functional.one_hot(places, len(values)).to(wide) / 2**0.5)
             else:
                 codes.append(column.contiguous())
     points = torch.cat(coordinates, 1)
-    flags = torch.cat(indicators, 1) if indicators else None
     rows, squares = len(points), points.square().sum(1)
     step = max(1, block // rows)
     neighbours = []
@@ -120,8 +117,6 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         block_rows = slice(start, start + step)
         # (block, N), less each row's own square, which is the same for all of its candidates
         distance = torch.addmm(squares, points[block_rows], points.T, alpha=-2)
-        if flags is not None:
-            distance -= flags[block_rows] @ flags.T
         for code in codes:
             distance += code[block_rows, None] != code
         distance.diagonal(start).fill_(torch.inf)
@@ -274,22 +269,20 @@ class Mix(Nested):
     def _restart(self) -> None:
         self.totals = [0] * len(self.sources)  # rows of each source so far
         self.start: list[float] = []
-        self.labelled: bool | None = None  # known once every source has given something
-        self.weighted = False
+        self.fields: tuple[bool, bool] | None = None  # whether batches have labels, and weights
 
     def draw(self, n: int) -> Batch:
-        counts = self._counts(n)
-        drawn = {i: self.sources[i](count) for i, count in enumerate(counts) if count}
-        if self.labelled is None:
-            absent = {i: self.sources[i].probe(1) for i in range(len(counts)) if i not in drawn}
-            self._find_fields(drawn | absent)
-        return self._join(drawn)
+        if self.fields is None:
+            self.probe(len(self.sources))
+        counts = enumerate(self._counts(n))
+        return self._join({i: self.sources[i](count) for i, count in counts if count})
 
     def probe(self, n: int) -> Batch:
         r"""A few inputs of every source."""
         count = max(1, n // len(self.sources))
         drawn = {i: source.probe(count) for i, source in enumerate(self.sources)}
-        self._find_fields(drawn)
+        labelled = all(batch.y is not None for batch in drawn.values())
+        self.fields = labelled, any(batch.weight is not None for batch in drawn.values())
         return self._join(drawn)
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
@@ -297,17 +290,14 @@ class Mix(Nested):
         self._restart()
 
     def state_dict(self) -> dict[str, Tensor]:
-        fields = [] if self.labelled is None else [self.labelled, self.weighted]
         return super().state_dict() | {
             "given": torch.tensor(self.totals, dtype=torch.int64),
             "start": torch.tensor(self.start, dtype=torch.float64),
-            "fields": torch.tensor(fields, dtype=torch.bool),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
         self.totals, self.start = state["given"].tolist(), state["start"].tolist()
-        self.labelled, self.weighted = state["fields"].tolist() or (None, False)
 
     def _counts(self, n: int) -> list[int]:
         r"""How many of the next n rows come from each source."""
@@ -323,17 +313,14 @@ class Mix(Nested):
         self.totals = totals
         return counts
 
-    def _find_fields(self, batches: dict[int, Batch]) -> None:
-        self.labelled = all(batch.y is not None for batch in batches.values())
-        self.weighted = any(batch.weight is not None for batch in batches.values())
-        self._join(batches)  # which refuses batches that are not alike
-
     def _join(self, batches: dict[int, Batch]) -> Batch:
-        parts = list(batches.values())
-        if not self.labelled:
+        r"""The rows of batches by number of source; those that are not alike are refused."""
+        assert self.fields is not None
+        (labelled, weighted), parts = self.fields, list(batches.values())
+        if not labelled:
             parts = [batch._replace(y=None) for batch in parts]
         joined = join_batches(parts, [f"sources[{i}]" for i in batches], "sources")
-        if not self.weighted:
+        if not weighted:
             return joined
         dtype = self.dtype or torch.get_default_dtype()
         return joined._replace(weight=torch.cat([self._weight(b).to(dtype) for b in parts]))

@@ -85,20 +85,6 @@ class Autoregressive(nn.Module):
         r"""log p(x), (n,)."""
         return self.log_prob(x)
 
-    def expected_log_prob(self, x: Tensor, expected: Tensor) -> Tensor:
-        r"""Σ_i E log p(x_i | x_<i), (n,), where x_i has the expected probabilities.
-
-        Arguments:
-            x: Events (n, *shape) to condition on.
-            expected: Probabilities of the larger of two states, as x; of q states, (n, *shape, q).
-        """
-        codes, shape = self._codes(x, True), (*x.shape, *self._states)
-        if not isinstance(expected, Tensor) or expected.shape != shape:
-            received = f"shape {tuple(getattr(expected, 'shape', ()))}"
-            raise ArgumentError("expected", received, f"a tensor of shape {shape}")
-        targets = expected.flatten(1, len(self.support.shape)).index_select(1, self.order)
-        return self._log_likelihood(self._logits(codes), targets)
-
     def _log_likelihood(self, z: Tensor, targets: Tensor) -> Tensor:
         r"""Σ_i log p at logits z, (n,), where targets are codes or probabilities of states."""
         two = not self._states
@@ -131,6 +117,18 @@ class Autoregressive(nn.Module):
         rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
         parts = [self._draw(block) for block in uniforms.split(rows)]
         codes, probabilities = map(torch.cat, zip(*parts, strict=True))
+        return codes, probabilities
+
+    def _draw_run(
+        self, uniforms: Tensor, a: Tensor, w: Tensor, u: Tensor, b: Tensor, mean: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        r"""As `_draw`, of a run of NADE's variables with activations a (n, J) at its start."""
+        draws = []
+        for uniform, w_i, u_i, b_i, mean_i in zip(uniforms.T, w, u, b, mean, strict=True):
+            draws.append(choose(uniform, a.sigmoid() @ (u_i.T if self._states else u_i) + b_i))
+            y = self._features(draws[-1][0]) - mean_i
+            a = torch.addmm(a, y.view(len(a), -1), w_i.view(-1, a.shape[1]))
+        codes, probabilities = (torch.stack(parts, 1) for parts in zip(*draws, strict=True))
         return codes, probabilities
 
     @checked_arguments

@@ -9,20 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import Number, UserObject, checked_arguments, integer
-from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy, Target
-from limbeck.models.rbm import RBM, Numbers
+from limbeck.models.rbm import RBM
 from limbeck.samplers.chains import float_tensor
 from limbeck.supports import Binary, Real, Spins, States, Support
 
 
 @checked_arguments
-def clamp(
-    target: UserObject[Target],
-    values: UserObject[Mapping[Any, float] | Numbers],
-    mask: UserObject[Numbers | None] = None,
-) -> RBM | Energy:
+def clamp(target: UserObject[Target], values: UserObject[Mapping[Any, float]]) -> RBM | Energy:
     r"""The unnormalised density of the other variables, where some have fixed values.
 
     Its log Z is the logarithm of the sum or integral of p̃ over the free variables, which stand in
@@ -34,8 +29,7 @@ def clamp(
     Arguments:
         target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
         values: A dict from variables to values: a variable is its index, or a tuple of indices
-            if events have several axes. With a `mask`, an event (*shape) that has the values.
-        mask: Booleans (*shape), true where a variable is fixed. Default: none.
+            if events have several axes.
 
     >>> rbm = RBM([[1.0], [2.0], [0.0]], [0.0, 0.5, -1.0], [0.0])
     >>> rest = clamp(rbm, {1: 1})
@@ -47,7 +41,7 @@ def clamp(
     if type(support) not in (Binary, Spins, States, Real):
         expected = "an lb.RBM, an lb.Energy, or another target over Binary, Spins, States or Real"
         raise ArgumentError("target", f"a {type(target).__name__} over {support!r}", expected)
-    event, fixed = _fixed(support, values, mask)
+    event, fixed = _fixed(support, values)
     free = int((~fixed).sum())
     if not free or free == support.size:
         received = "none" if free else "all"
@@ -65,31 +59,20 @@ def clamp(
     return Energy(filled, type(support)(*shape))
 
 
-def _fixed(support: Support, values: Any, mask: Any) -> tuple[Tensor, Tensor]:
+def _fixed(support: Support, values: Any) -> tuple[Tensor, Tensor]:
     r"""An event (size,) that has the fixed values, and which of its variables they are."""
     shape = support.shape
-    if isinstance(values, Mapping):
-        if mask is not None:
-            raise ArgumentError("mask", "a mask", "None, since the keys of values are variables")
-        event, fixed = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
-        for key, value in values.items():
-            index = key if isinstance(key, tuple) else (key,)
-            expected = f"{len(shape)} whole numbers below {shape}, an index of a variable"
-            index = tuple(integer("values", i, expected, least=0) for i in index)
-            if len(index) != len(shape) or any(i >= n for i, n in zip(index, shape, strict=True)):
-                raise ArgumentError("values", f"the key {key!r}", expected)
-            event[index], fixed[index] = Number()(f"values[{key!r}]", value), True
-    else:
-        if mask is None:
-            received = f"a {type(values).__name__} without a mask"
-            raise ArgumentError("values", received, "a dict, or an event with mask=")
-        event, fixed = as_part(values, "values").values.double(), as_part(mask, "mask").values
-        for name, part in (("values", event), ("mask", fixed)):
-            if part.shape != shape:
-                raise ArgumentError(name, f"shape {tuple(part.shape)}", f"shape {shape}, an event")
-        if ((fixed != 0) & (fixed != 1)).any():
-            raise ArgumentError("mask", "other values", "True and False")
-    event, fixed = event.cpu().flatten(), fixed.cpu().flatten().bool()
+    if not isinstance(values, Mapping):
+        raise ArgumentError("values", f"a {type(values).__name__}", "a dict from indices to values")
+    event, fixed = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.bool)
+    for key, value in values.items():
+        index = key if isinstance(key, tuple) else (key,)
+        expected = f"{len(shape)} whole numbers below {shape}, an index of a variable"
+        index = tuple(integer("values", i, expected, least=0) for i in index)
+        if len(index) != len(shape) or any(i >= n for i, n in zip(index, shape, strict=True)):
+            raise ArgumentError("values", f"the key {key!r}", expected)
+        event[index], fixed[index] = Number()(f"values[{key!r}]", value), True
+    event, fixed = event.flatten(), fixed.flatten()
     outside = fixed & ~support.contains(event)
     if outside.any():
         raise ArgumentError("values", f"{event[outside][0].item():g}", support.description)

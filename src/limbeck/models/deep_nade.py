@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from limbeck.arguments import Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
-from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
-from limbeck.models.kernels import nade_op, segments
+from limbeck.models.kernels import nade_op
 from limbeck.models.nade import NADE, Weights
 from limbeck.supports import Discrete
 
@@ -76,7 +76,7 @@ class DeepNADE(Autoregressive):
             self.leave.append(self._zeros(self.width, self.hidden))
         self.register_buffer("mean", torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
-        nade_op.prepare_tracing(segments.logits)
+        nade_op.prepare_tracing()
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any], states: int) -> int:
@@ -99,9 +99,7 @@ class DeepNADE(Autoregressive):
             samples: Events of the RBM (or its data), used for the means. Default: short chains.
             generator: The source of randomness. Default: torch's global one.
         """
-        nade = NADE.from_rbm(rbm, hidden, order, generator, centre=None)
-        if samples is None:
-            samples = _samples(rbm, nade.w, generator)
+        nade = NADE.from_rbm(rbm, hidden, order, generator)
         return cls.from_nade(nade, width, depth, run, samples, generator)
 
     @classmethod
@@ -145,34 +143,20 @@ class DeepNADE(Autoregressive):
             if len(codes) > max_rows:
                 return torch.cat([self._logits(part) for part in codes.split(max_rows)])
         y = self._features(codes) - self.mean
-        padding = self.runs * self.run - self.inputs  # of the last run
-        f, w = y.reshape(len(y), self.inputs, -1), self.w.reshape(self.inputs, -1, self.hidden)
-        if padding:
-            f, w = F.pad(f, (0, 0, 0, padding)), F.pad(w, (0, 0, 0, 0, 0, padding))
-        f, w = f.reshape(len(y), self.runs, -1), w.reshape(self.runs, -1, self.hidden)
-        sums = torch.bmm(f.transpose(0, 1), w)  # Σ w (x − m) of each run, (K, n, J)
-        place = torch.arange(self.runs, device=y.device)
-        earlier = (place < place.unsqueeze(1)).to(y.dtype)
-        starts = self._deep((earlier @ sums.flatten(1)).view_as(sums))
-        logits = segments.formula if self._states else segments.logits
-        return logits(y, starts, self.v, self.u, self.b, self.run)
+        starts = self._deep(nade_op.carried(y, self.w, self.run))
+        return nade_op.run_logits(y, starts, self.v, self.u, self.b, self.run)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        carried = self.c.new_zeros(len(uniforms), self.hidden)
-        codes, probabilities = torch.empty_like(uniforms), []
-        outputs = self.u.reshape(self.inputs, -1, self.hidden)
-        for k in range(self.runs):
-            span = slice(k * self.run, min((k + 1) * self.run, self.inputs))
+        carried, draws = self.c.new_zeros(len(uniforms), self.hidden), []
+        for k, i in enumerate(range(0, self.inputs, self.run)):
+            span = slice(i, i + self.run)
             a = self._deep(carried.unsqueeze(0), slice(k, k + 1))[0]
-            for i in range(span.start, span.stop):
-                z = (a.sigmoid() @ outputs[i].T) + self.b[i]
-                codes[:, i], p = choose(uniforms[:, i], z if self._states else z[:, 0])
-                y = self._features(codes[:, i]) - self.mean[i]
-                a = a.addmm_(y.view(len(a), -1), self.v[i].view(-1, self.hidden))
-                probabilities.append(p)
-            y = (self._features(codes[:, span]) - self.mean[span]).flatten(1)
+            run = (self.v[span], self.u[span], self.b[span], self.mean[span])
+            draws.append(self._draw_run(uniforms[:, span], a, *run))
+            y = (self._features(draws[-1][0]) - self.mean[span]).flatten(1)
             carried.addmm_(y, self.w[span].reshape(-1, self.hidden))
-        return codes, torch.stack(probabilities, 1)
+        codes, probabilities = (torch.cat(parts, 1) for parts in zip(*draws, strict=True))
+        return codes, probabilities
 
     def _deep(self, carried: Tensor, runs: slice = slice(None)) -> Tensor:
         r"""The activations at the start of some runs, from what is carried there, (k, n, J)."""
@@ -187,15 +171,4 @@ class DeepNADE(Autoregressive):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        nade_op.prepare_tracing(segments.logits)
-
-
-def _samples(rbm: Any, like: Tensor, generator: Generator) -> Tensor:
-    r"""2,000 events of an RBM, by chains of 500 sweeps."""
-    if generator is not None and generator.device != like.device:
-        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-        generator = torch.Generator(like.device).manual_seed(seed)
-    x = rbm.support.start(2000, generator, like.device, like.dtype)
-    with torch.no_grad():
-        events: Tensor = rbm.advance(x, 500, generator)
-    return events
+        nade_op.prepare_tracing()

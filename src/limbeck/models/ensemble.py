@@ -16,8 +16,7 @@ from limbeck import arguments as arg
 from limbeck.arrays import Batch, X, as_numbers
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.inputs import Dataset
-from limbeck.inputs.base import Inputs
-from limbeck.losses.base import Loss, Probe
+from limbeck.losses.base import Loss
 from limbeck.models.checks import spec_fields
 from limbeck.models.mlp import INITS, MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
@@ -153,7 +152,7 @@ class Ensemble(nn.Module):
             init: The initialisation of the nets' weights, as in `MLP`. Default: "he".
             options: Further settings of `limbeck.distill`.
         """
-        data = Dataset(X, y)
+        data = Resamples(X, y, members, bootstrap)
         if not isinstance(data.x, Tensor) or data.y is None or data.y.is_floating_point():
             raise ArgumentError("y", "no class numbers", "whole numbers (N,) for inputs X (N, ...)")
         net = BatchedMLP(members, *sizes, generator=torch.Generator().manual_seed(seed), init=init)
@@ -170,8 +169,7 @@ class Ensemble(nn.Module):
         steps = max(1, epochs * len(data) // size)
         settings: Any = {"steps": steps, "preset": preset, "seed": seed, "device": device}
         training = Training.from_options(options, (), cls.train_bootstrap, **settings)
-        source = Resamples(data.x, data.y.long(), net.members, bootstrap)
-        train(None, net, source, members_cross_entropy(), replace(training, batch_size=size))
+        train(None, net, data, members_cross_entropy(), replace(training, batch_size=size))
         return cls(net)
 
     def batched(self) -> Ensemble:
@@ -267,71 +265,48 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
     return torch.stack(ys, dim=1)  # (n, members, ...)
 
 
-class Resamples(Inputs):
+class Resamples(Dataset):
     r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
     def __init__(
-        self, X: Tensor, y: Tensor, members: int, bootstrap: bool = True, seed: int | None = None
+        self, X: Any, y: Any, members: int, bootstrap: bool = True, seed: int | None = None
     ) -> None:
-        super().__init__(seed)
-        self.x, self.y, self.members, self.bootstrap = X, y, members, bootstrap
-        # the resamples (M, N), drawn when the seed is known, and the present pass (M, N)
-        self.rows, self.order, self.position = torch.empty(0), torch.empty(0), 0
-
-    def __len__(self) -> int:
-        return len(self.x)
+        super().__init__(X, y, seed=seed)
+        self.members, self.bootstrap = members, bootstrap
+        self.rows = torch.empty(0)  # the resamples (M, N), drawn when the seed is known
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
-        self.x, self.y = self.x.to(self.device, dtype), self.y.to(self.device)
-        self.rows = torch.arange(len(self), device=self.device).expand(self.members, -1)
+        options: Any = {"generator": self.generator, "device": self.device}
+        shape = (self.members, len(self))
         if self.bootstrap:
-            options: Any = {"generator": self.generator, "device": self.device}
-            self.rows = torch.randint(len(self), self.rows.shape, **options)
-        self._shuffle()
-
-    def _shuffle(self) -> None:
-        keys = torch.rand(self.rows.shape, generator=self.generator, device=self.device)
-        self.order, self.position = self.rows.gather(1, keys.argsort(1)), 0
+            self.rows = torch.randint(len(self), shape, **options)
+        else:  # all rows, in an order of each member's own
+            self.rows = torch.rand(shape, **options).argsort(1)
 
     def draw(self, n: int) -> Tensor:
         r"""Row numbers (M, n)."""
-        if n > len(self):
-            raise ArgumentError("batch_size", n, f"at most {len(self)}, the rows of the data")
-        rows = self.order[:, self.position : self.position + n]
-        self.position += n
-        if rows.shape[1] < n:
-            self._shuffle()
-            self.position = n - rows.shape[1]
-            rows = torch.cat([rows, self.order[:, : self.position]], 1)
-        return rows
+        return self.rows[:, super().draw(n)]
 
     def build(self, drawn: Tensor) -> Batch:
-        return Batch(self.x[drawn.T], self.y[drawn.T])
+        assert isinstance(self.x, Tensor)
+        assert self.y is not None
+        return Batch(self.x[drawn.T], self.y[drawn.T].long())
 
     def state_dict(self) -> dict[str, Tensor]:
-        position = torch.tensor(self.position)
-        return super().state_dict() | {"rows": self.rows, "order": self.order, "position": position}
+        return super().state_dict() | {"rows": self.rows}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state["rows"].shape != self.rows.shape:
             raise CheckpointError("checkpoint: it is of another number of members or rows")
         super().load_state_dict(state)
-        self.rows, self.order = state["rows"].to(self.device), state["order"].to(self.device)
-        self.position = int(state["position"])
+        self.rows = state["rows"].to(self.device)
 
 
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
 
     name = "members_cross_entropy"
-
-    def bind(self, probe: Probe) -> nn.Module | None:
-        classes = probe.student.raw().shape[2]
-        y, expected = probe.batch.y, f"class numbers from 0 to {classes - 1}"
-        if y is None or y.max() >= classes or y.min() < 0:
-            raise ArgumentError("y", "labels out of range", expected)
-        return None
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
         logits = student.raw()  # (n, M, I)

@@ -100,11 +100,6 @@ class Feedforward(Specified):
         pairs = itertools.pairwise(fields["sizes"])
         return fields.get("members", 1) * sum(inputs * outputs for inputs, outputs in pairs)
 
-    @property
-    def parameters_count(self) -> int:
-        r"""The number of adjustable parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     def forward(self, x: Tensor) -> Tensor:
         return LAYER_KINDS[self.output](self.preactivation(x))
 
@@ -130,7 +125,7 @@ class Feedforward(Specified):
     def extra_repr(self) -> str:
         names = ("hidden", "output", "output_form")
         settings = [f"{name}={getattr(self, name)!r}" for name in names]
-        count = f"parameters={self.parameters_count:,}"
+        count = f"parameters={sum(parameter.numel() for parameter in self.parameters()):,}"
         return ", ".join([*map(str, self.sizes), *settings, count])
 
 

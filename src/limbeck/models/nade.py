@@ -11,10 +11,10 @@ from torch import Tensor
 
 from limbeck.arguments import Count, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, NotDifferentiableError, shown
-from limbeck.models.autoregressive import Autoregressive, Order, choose
+from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
-from limbeck.models.kernels.nade_blocks import Direction, Products, r_products
+from limbeck.models.rbm import RBM
 from limbeck.storage.files import strip_prefix
 from limbeck.supports import Binary, Discrete
 
@@ -96,7 +96,12 @@ class NADE(Autoregressive):
             generator: Draws small weights and a random order. Default: torch's global one.
             centre: As in `NADE`; "auto" estimates the RBM's means by short chains. Default: "auto".
         """
-        W, a, b = _weights(rbm)
+        try:
+            checked = RBM(rbm.W, rbm.a, rbm.b)
+        except (AttributeError, ArgumentError) as error:
+            expected = "an RBM with W (I, J), a (I,) and b (J,), all finite"
+            raise ArgumentError("rbm", f"a {type(rbm).__name__} ({error})", expected) from error
+        W, a, b = (parameter.detach() for parameter in checked.parameters())
         if isinstance(centre, str):
             if centre != "auto":
                 raise ArgumentError("centre", shown(centre), "'auto', None or means")
@@ -125,57 +130,25 @@ class NADE(Autoregressive):
         return self.w, self.c, self.u, self.b
 
     def _logits(self, codes: Tensor) -> Tensor:
-        if not self._states:
-            return nade_op.logits(codes if self.mean is None else codes - self.mean, *self.parts)
-        x, period = self._features(codes).flatten(1), self.support.count  # x (n, I · q)
-        parts = (self.w.flatten(0, 1), self.c, self.u.flatten(0, 1), self.b.flatten())
-        return nade_op.logits(x, *parts, period).unflatten(1, self.b.shape)
+        x = self._features(codes)
+        return nade_op.logits(x if self.mean is None else x - self.mean, *self.parts)
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         w, c, u, b = (parameter.detach() for parameter in self.parts)
-        if not self._states:
-            return nade_op.sample(uniforms, w, c, u, b, self.mean)
-        a, draws = c.repeat(len(uniforms), 1), []
-        for i, uniform in enumerate(uniforms.T):
-            draws.append(choose(uniform, torch.addmm(b[i], a.sigmoid(), u[i].T)))
-            a += w[i][draws[-1][0].long()]
-        codes, probabilities = (torch.stack(parts, 1) for parts in zip(*draws, strict=True))
-        return codes, probabilities
+        kernels = None if self._states else nade_op.sampling_kernels(uniforms, w)
+        if kernels is not None:
+            return kernels.sample(uniforms, w, c, u, b, self.mean)
+        mean = torch.zeros_like(b) if self.mean is None else self.mean
+        return self._draw_run(uniforms, c.repeat(len(uniforms), 1), w, u, b, mean)
 
     def score(self, x: Tensor) -> Tensor:
         r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""
-        self._require_two_states("score")
+        if self._states:
+            message = "states have no derivatives; expected a NADE over two states"
+            raise NotDifferentiableError(f"score: {message}")
         self._codes(x, True)
         value, pull = torch.func.vjp(lambda x: self.log_prob(x, check=False), x)[:2]
         return pull(torch.ones_like(value))[0]
-
-    @checked_arguments
-    def r_products(
-        self, x: Tensor, vx: Tensor | None = None, w: Tensor | None = None,
-        c: Tensor | None = None, u: Tensor | None = None, b: Tensor | None = None,
-    ) -> Products:  # fmt: skip
-        r"""H v, with H the Hessian of Σ_n log p(x_n) with respect to x and the parameters.
-
-        The result has its parts x (n, *shape), w, c, u, b, and `value` (n,): the derivative of each
-        log p along v.
-
-        Arguments:
-            x: Events (n, *shape).
-            vx: The part of v for x, (n, *shape). Default: None, zero.
-            w: The part for w. Default: None, zero.
-            c: The part for c. Default: None, zero.
-            u: The part for u. Default: None, zero.
-            b: The part for b. Default: None, zero.
-        """
-        self._require_two_states("r_products")
-        codes, scale = self._codes(x, True), 1 / self.support.step  # of codes for x
-        direction = Direction(None if vx is None else scale * self._flat(vx, "vx"), w, c, u, b)
-        for name, part, like in zip("wcub", (w, c, u, b), self.parts, strict=True):
-            if part is not None and part.shape != like.shape:
-                expected = f"shape {tuple(like.shape)}"
-                raise ArgumentError(name, f"shape {tuple(part.shape)}", expected)
-        products = r_products(codes, *self.parts, direction, m=self.mean)
-        return products._replace(x=self._events(scale * products.x))
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any], states: int) -> int:
@@ -194,11 +167,6 @@ class NADE(Autoregressive):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         nade_op.prepare_tracing()
-
-    def _require_two_states(self, method: str) -> None:
-        if self._states:
-            message = "states have no derivatives; expected a NADE over two states"
-            raise NotDifferentiableError(f"{method}: {message}")
 
     def _centre(self, centre: Centre) -> Tensor:
         r"""Means of the variables as probabilities of the larger state, in order."""
@@ -227,21 +195,6 @@ class NADE(Autoregressive):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.make_room(strip_prefix(prefix, state))
         super()._load_from_state_dict(state, prefix, *rest)
-
-
-def _weights(rbm: Weights) -> tuple[Tensor, Tensor, Tensor]:
-    r"""W, a and b of an RBM, if they fit together."""
-    expected = "an RBM with W (I, J), a (I,) and b (J,), all finite"
-    try:
-        W, a, b = (torch.as_tensor(getattr(rbm, name)).detach() for name in ("W", "a", "b"))
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        raise ArgumentError("rbm", f"a {type(rbm).__name__}", expected) from None
-    shapes = [tuple(values.shape) for values in (W, a, b)]
-    if W.ndim != 2 or shapes[1:] != [(W.shape[0],), (W.shape[1],)]:
-        raise ArgumentError("rbm", f"W, a, b of shapes {shapes}", expected)
-    if not all(values.isfinite().all() for values in (W, a, b)):
-        raise ArgumentError("rbm", "weights that are not finite", expected)
-    return W, a.to(W), b.to(W)
 
 
 # chains for an RBM's means, sweeps before the first record, records, sweeps between records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,14 +29,6 @@ Beta = float | Tensor  # a tensor of no dimensions
 def softplus(z: Tensor) -> Tensor:
     r"""log(1 + eᶻ), also in float64: torch's own is z from 20 on, and leaves out up to 2e-9."""
     return F.softplus(z, threshold=40.0)
-
-
-class Statistics(NamedTuple):
-    r"""Means of the statistics that the parameters multiply."""
-
-    W: Tensor  # x hᵀ (I, J)
-    a: Tensor  # x (I,)
-    b: Tensor  # h (J,)
 
 
 class RBM(nn.Module):
@@ -195,15 +187,6 @@ class RBM(nn.Module):
             after = softplus(activation + flip[:, None] * weights).sum(1)
             total = total - softplus(flip * bias + after - before)
         return total
-
-    @torch.no_grad()
-    def statistics(self, x: Tensor) -> Statistics:
-        r"""Means over x (n, I) and p(h | x): the gradient of the mean of log p̃(x)."""
-        x = self._units(x, self.visible, "x")
-        if x.dim() != 2 or len(x) == 0:
-            raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.visible}), n > 0")
-        h = self.hidden_probabilities(x)
-        return Statistics(x.T @ h / len(x), x.mean(0), h.mean(0))
 
     @torch.no_grad()
     @arg.checked_arguments

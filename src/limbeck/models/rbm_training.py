@@ -14,7 +14,7 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
 from limbeck.models.kernels.bits import Bits
-from limbeck.models.rbm import RBM, Numbers, RBMPath, Statistics, base_biases, binary_rows, softplus
+from limbeck.models.rbm import RBM, Numbers, RBMPath, base_biases, binary_rows, softplus
 from limbeck.models.rbm_sums import exact_rbm_log_z
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device
@@ -84,31 +84,39 @@ class TemperedChains:
 
 
 class Centred:
-    r"""The gradient of the mean log likelihood in x − ⟨x⟩ and h − ⟨h⟩, as one of W, a and b.
+    r"""The log likelihood as a function of W and of the biases of x − ⟨x⟩ and h − ⟨h⟩.
 
     Where units are centred, the gradients of weights and biases do not point in the same direction,
-    and training does not depend on which state of a unit is called one.
+    and training does not depend on which state of a unit is called one. A step in these parameters
+    is one in W, a and b, whatever the optimizer makes of the gradient.
     """
 
     def __init__(self, rbm: RBM, mean: Tensor, centre: bool) -> None:
         self.rbm, self.centre = rbm, centre
         self.x = mean if centre else torch.zeros_like(mean)
-        self.h: Tensor | None = None
+        self.h = torch.zeros_like(rbm.b)  # ⟨h⟩, as a moving average
+        self.steps = 0
 
-    def contrast(self, data: Tensor, model: Tensor) -> Statistics:
-        r"""The gradient, by data (n, I) and samples (m, I) of the model."""
+    def gradient(self, data: Tensor, model: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""By W and both biases, of data (n, I) and samples (m, I) of the model."""
         rbm = self.rbm
         h, model_h = (torch.addmm(rbm.b, x, rbm.W).sigmoid_() for x in (data, model))
         means = h.mean(0)
-        if not self.centre:
-            offset = torch.zeros_like(means)
-        else:
-            offset = means if self.h is None else self.h.lerp(means, 0.05)
-        self.h = offset
-        W = (data - self.x).T @ (h - offset)
-        W.addmm_((model - self.x).T, model_h - offset, beta=1 / len(data), alpha=-1 / len(model))
-        a = data.mean(0) - model.mean(0) - W @ offset
-        return Statistics(W, a, means - model_h.mean(0) - self.x @ W)
+        if self.centre:
+            self.h.lerp_(means, 0.05 if self.steps else 1.0)
+        self.steps += 1
+        W = (data - self.x).T @ (h - self.h)
+        W.addmm_((model - self.x).T, model_h - self.h, beta=1 / len(data), alpha=-1 / len(model))
+        return W, data.mean(0) - model.mean(0), means - model_h.mean(0)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        r"""A step of the optimizer, by which the biases of centred units change, on W, a and b."""
+        rbm, before = self.rbm, self.rbm.W.clone()
+        optimizer.step()
+        if self.centre:
+            change = before.sub_(rbm.W)
+            rbm.a.add_(change @ self.h)
+            rbm.b.add_(self.x @ change)
 
 
 class LogZ(NamedTuple):
@@ -282,7 +290,7 @@ def train_rbm(
     rbm.b.zero_()
     parameters = (rbm.W, rbm.a, rbm.b)
     watch = Watch(rbm, bits, held_out, base, generator)
-    gradient = Centred(rbm, bits.mean(0, dtype=torch.float32), centre)
+    centred = Centred(rbm, bits.mean(0, dtype=torch.float32), centre)
 
     def new_adam() -> torch.optim.Adam:
         return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
@@ -309,12 +317,12 @@ def train_rbm(
                     first = bits[rows].float()
                     model = TemperedChains(rbm, first, temperatures or 5, base, generator)
                 at_chains = samples = model.advance(sweeps)
-            slopes = gradient.contrast(batch, samples)
-            slopes.W.sub_(rbm.W, alpha=weight_decay)
+            slopes = centred.gradient(batch, samples)
+            slopes[0].sub_(rbm.W, alpha=weight_decay)
             for parameter, slope in zip(parameters, slopes, strict=True):
                 parameter.grad = slope
             adam.param_groups[0]["lr"] = rate * (1 - done)
-            adam.step()
+            centred.step(adam)
             step += 1
         often = watch.seconds > 0.2 * (time.monotonic() - began) if seconds else False
         if part + 1 < PARTS and (step - evaluated < 100 or often):

@@ -2,7 +2,7 @@ r"""Fitting a tree, or a sum of boosted trees, to soft targets."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from limbeck.progress import tracked
 TASKS = ("classification", "multilabel", "regression")
 ROWS = 20_000  # the most rows that a boosted tree is grown from
 Numbers = np.ndarray | torch.Tensor
+Size = dict[str, int | None]  # limits of a tree, by scikit-learn's names
 
 
 @checked_arguments
@@ -39,7 +40,9 @@ def fit_tree(
         task: "classification", "multilabel" or "regression". Default: "classification".
         sample_weight: Weights (n,) of the rows, from 0. Default: None, equal ones.
     """
-    size = TreeSize(max_leaf_nodes, max_depth, min_samples_leaf)
+    size = dict(
+        max_leaf_nodes=max_leaf_nodes, max_depth=max_depth, min_samples_leaf=min_samples_leaf
+    )
     inputs, outputs, weight, shift, scale = _check_data(X, targets, task, sample_weight)
     tree = of_tree(_fit(inputs, outputs, seed, size, weight).tree_, False)
     mean = tree.value * scale + shift
@@ -75,7 +78,9 @@ def fit_boosted(
             to, if there are more than 20,000. Default: 0.
         progress: Whether to show a bar. Default: False.
     """
-    size = TreeSize(max_leaf_nodes, max_depth, min_samples_leaf)
+    size = dict(
+        max_leaf_nodes=max_leaf_nodes, max_depth=max_depth, min_samples_leaf=min_samples_leaf
+    )
     inputs, outputs, weight, shift, scale = _check_data(X, targets, task, sample_weight)
     w = np.ones((len(inputs), 1)) if weight is None else weight[:, None]
     base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
@@ -99,27 +104,19 @@ def fit_boosted(
     return Trees(fits, inputs.shape[1], kind, base=base * scale + shift, missing=missing)
 
 
-class TreeSize(NamedTuple):
-    r"""The largest size of a tree."""
-
-    max_leaf_nodes: int | None
-    max_depth: int | None
-    min_samples_leaf: int
-
-
 class LightGBMGrower:
     r"""Trees of LightGBM, which splits bins of numbers: fast for many rows."""
 
     library = "LightGBM"
 
-    def __init__(self, inputs: np.ndarray, size: TreeSize, seed: int) -> None:
+    def __init__(self, inputs: np.ndarray, size: Size, seed: int) -> None:
         import lightgbm
 
         self.inputs, self.random = inputs, np.random.default_rng(seed)
-        self.leaves = min(size.max_leaf_nodes or len(inputs), max(2, len(inputs)), 2**17)
+        self.leaves = min(size["max_leaf_nodes"] or len(inputs), max(2, len(inputs)), 2**17)
         options = {
-            "objective": "none", "num_leaves": self.leaves, "max_depth": size.max_depth or -1,
-            "min_data_in_leaf": size.min_samples_leaf, "lambda_l2": 1.0, "learning_rate": 1.0,
+            "objective": "none", "num_leaves": self.leaves, "max_depth": size["max_depth"] or -1,
+            "min_data_in_leaf": size["min_samples_leaf"], "lambda_l2": 1.0, "learning_rate": 1.0,
             # with a smaller least curvature LightGBM may choose an empty leaf, and fails
             "min_sum_hessian_in_leaf": 1e-3, "min_data_in_bin": 1, "feature_pre_filter": False,
             "seed": seed, "num_threads": torch.get_num_threads(), "deterministic": True,
@@ -155,7 +152,7 @@ class SklearnGrower:
 
     library = "scikit-learn"
 
-    def __init__(self, inputs: np.ndarray, size: TreeSize, seed: int) -> None:
+    def __init__(self, inputs: np.ndarray, size: Size, seed: int) -> None:
         self.inputs, self.size, self.random = inputs, size, np.random.default_rng(seed)
         self.fits: list[Any] = []
 
@@ -221,11 +218,11 @@ def _as_tensor(argument: str, values: Numbers) -> torch.Tensor:
 
 
 def _fit(
-    inputs: np.ndarray, outputs: np.ndarray, seed: int, size: TreeSize, weight: np.ndarray | None
+    inputs: np.ndarray, outputs: np.ndarray, seed: int, size: Size, weight: np.ndarray | None
 ) -> Any:
     from sklearn.tree import DecisionTreeRegressor
 
-    model = DecisionTreeRegressor(random_state=seed, **size._asdict())
+    model = DecisionTreeRegressor(random_state=seed, **size)
     return model.fit(inputs, outputs, weight)
 
 

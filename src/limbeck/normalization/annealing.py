@@ -36,7 +36,8 @@ MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the we
 ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
 MAX_NUMBERS = 2**24  # variables of all runs of a round
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
-CHECKING = 0.15  # the share of the time that is left for checks of the estimate
+CHECKING = 0.15  # the share of the time that is left for checks of the estimate, at least
+CHECKS = 1000, 15  # chains and sweeps that these may take
 LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
 MULTIPLIER = (
     "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
@@ -124,6 +125,7 @@ class AIS(Method):
             annealing.pilot(self.seconds)
         if self.schedule is None:
             limit = None if self.seconds is None else began + self.seconds
+            densities.deadline = math.inf if limit is None else limit
             forecast = annealing.rounds(self.std_error, limit)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
@@ -327,7 +329,10 @@ class Annealing:
         """
         self.log_weights = self.log_weights[:0]
         started = time.monotonic()
-        end = None if limit is None else limit - CHECKING * (limit - started)
+        end = None
+        if limit is not None:
+            checks = min(max(CHECKING, self._time(*CHECKS) / (limit - started)), 0.5)
+            end = limit - checks * (limit - started)
         n, steps, forecast = self._plan(std_error, end)
         error = math.inf
         for _ in range(10):

@@ -57,7 +57,8 @@ class Bridge(Method):
             events. Events are added to these; None skips this check, and the estimate is
             "unchecked". Default: "auto".
         chains: The number of chains. Default: one for each sample.
-        thin: Steps between two draws of a chain, if there are fewer chains. Default: 1.
+        thin: Steps between two draws of a chain, if there are fewer chains. "auto" takes a 40th of
+            the burn-in. Default: 1.
     """
 
     name: ClassVar[str] = "bridge"
@@ -67,7 +68,7 @@ class Bridge(Method):
     start: UserObject[str | Tensor] = "proposal"
     second_start: UserObject[str | Tensor | None] = "auto"
     chains: Count | None = None
-    thin: Count = 1
+    thin: Count | Auto = 1
 
     def __post_init__(self) -> None:
         if self.chains is not None and self.chains > self.samples:
@@ -168,7 +169,8 @@ class Bridge(Method):
         x = start_events(densities, self.start, self.count - second * single, generator)
         chains = Chains.at(densities, x, generator, progress)
         burn_in = None if isinstance(self.burn_in, str) else self.burn_in
-        draws = chains.collect(self.kernel, burn_in, self.per_chain, self.thin, converged)
+        thin = None if isinstance(self.thin, str) else self.thin
+        draws = chains.collect(self.kernel, burn_in, self.per_chain, thin, converged)
         if outside := int((draws.logs.target == -math.inf).sum()):
             total = draws.logs.target.numel()
             received = f"chains at events of zero density ({outside:,} of {total:,})"
@@ -300,7 +302,7 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
         before, size = size, effective_size(f_target)
         if abs(size - before) <= 0.01 * before:
             break
-    parts = (_relative_variance(f_proposal) / n, _relative_variance(f_target) / size)
+    parts = (relative_variance(f_proposal) / n, relative_variance(f_target) / size)
     variance = sum(parts)
     freedom = sum(v**2 / (m - 1) for v, m in zip(parts, (n, size), strict=True) if m > 1)
     degrees = variance**2 / freedom if freedom and variance < math.inf else math.inf
@@ -310,7 +312,8 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
     )  # fmt: skip
 
 
-def _relative_variance(f: Tensor) -> float:
+def relative_variance(f: Tensor) -> float:
+    r"""The variance of numbers over their squared mean."""
     if f.numel() < 2:
         return math.inf
     mean = float(f.mean())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -247,6 +248,7 @@ class Densities:
         self.target, self.support = target, target.support
         self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
         self.seed = seed
+        self.deadline = math.inf  # on the monotonic clock; checks that would take longer are left
         self.device, self.dtype = place_of(target)
         self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:
@@ -258,6 +260,10 @@ class Densities:
             self.logs(self.sample(8, self.generator("look")))
             x = self.sample(EVENTS, self.generator("repeated"))
             check_repeatable(self._proposal.log_prob, x, "proposal")
+
+    def time_left(self) -> float:
+        r"""Seconds until the deadline."""
+        return self.deadline - time.monotonic()
 
     @property
     def proposal(self) -> Proposal:
@@ -364,7 +370,8 @@ def tail_doubts(densities: Densities, x: Tensor, far: float = FAR) -> list[str]:
                 continue
             fall = near - (log.double() + dimension * math.log(far))
             known = near.isfinite() & ~log.isnan()
-            if known.any() and (fall[known] < 3.0).double().mean() > 0.1:
+            least = 3.0 * math.log(far) / math.log(FAR)  # of a Student t with ν = 0.22
+            if known.any() and (fall[known] < least).double().mean() > 0.1:
                 return [
                     f"log p̃ hardly falls off {direction}, {far:,.0f} times further out than the "
                     "samples: its integral seems to be infinite, and there is no log Z"
@@ -383,14 +390,16 @@ def _far_points(
     spread = torch.where(spread > 0, spread, 1.0)
     rows = rows[:64]
     near = densities.log_target(rows.reshape(-1, *x.shape[1:]))
+    rays = (rows - centre) / spread
+    own = rays.abs().clamp_min(1.0).log()  # samples of heavy tails are far out themselves
     for coordinate in range(0, size, math.ceil(size / 64)):
         for sign in (-1, 1):
             far = rows.clone()
             far[:, coordinate] += sign * distance * spread[coordinate]
-            yield f"along coordinate {coordinate}", far, near, 1
+            yield f"along coordinate {coordinate}", far, near + own[:, coordinate], 1
     # Rays pass through the samples' directions at the distance that is usual for them.
-    rays = (rows - centre) / spread
     apart = rays.norm(dim=1) > 0
+    own = size * (rays[apart].norm(dim=1) / math.sqrt(size)).clamp_min(1.0).log()
     rays = torch.nn.functional.normalize(rays[apart])
     far = centre + distance * math.sqrt(size) * rays * spread
-    yield "in all directions", far, near[apart], size
+    yield "in all directions", far, near[apart] + own, size

@@ -300,11 +300,13 @@ class Method:
             starts = (getattr(self, name, None) for name in ("start", "second_start"))
             events = [start.to(x) for start in starts if isinstance(start, Tensor)]
             given = torch.cat(events) if events else None
-            reasons, lacking, counts = check_modes(densities, x, z.value, error, log_weights, given)
+            reasons, unchecked, lacking, counts = check_modes(
+                densities, x, z.value, error, log_weights, given
+            )
         z.std_error = math.hypot(z.std_error, lacking)
         led = "samples, chains" + (", or climbs from likely events" if counts else "")
         z.verdict = Verdict(
-            (*z.verdict.doubts, *reasons, *texts), z.verdict.unchecked,
+            (*z.verdict.doubts, *reasons, *texts), (*z.verdict.unchecked, *unchecked),
             f"it is assumed that there is no mass to which none of its {led} led",
         )  # fmt: skip
         z.diagnostics |= counts

@@ -16,6 +16,7 @@ from limbeck.arguments import (
     Choice,
     Count,
     CountFromZero,
+    Flag,
     Function,
     Items,
     Positive,
@@ -24,7 +25,7 @@ from limbeck.arguments import (
     UserObject,
     checked_arguments,
 )
-from limbeck.arrays import as_part, label
+from limbeck.arrays import as_part, as_parts, label
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.normalization.densities import check_repeatable
 from limbeck.normalization.estimate import LogPartition, Verdict, recorded_warnings
@@ -45,6 +46,7 @@ def log_evidence(
     log_posterior: UserObject[Any] = None, std_error: Positive = 0.005,
     var_names: Text | Items[Sequence[str]] | None = None, burn_in: CountFromZero = 0,
     thin: Count = 1, layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto", seed: Seed = 0,
+    progress: Flag = True,
 ) -> LogPartition:  # fmt: skip
     r"""Estimate the log evidence of a model: log ∫ p(data, θ) dθ, from draws of its posterior.
 
@@ -79,6 +81,7 @@ def log_evidence(
         thin: Take every `thin`-th draw of each chain. Default: 1.
         layout: What the first axes are; see `lb.as_draws`. Default: "auto".
         seed: Seeds everything; equal seeds give equal results. Default: 0.
+        progress: Whether to show bars, or lines without a terminal. Default: True.
 
     >>> draws = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     >>> e = log_evidence(lambda x: -x.square().sum() / 2, draws)  # log 2π is 1.8379
@@ -94,34 +97,36 @@ def log_evidence(
     rows = stored.flat.detach().cpu().double()
     coordinates = Coordinates(stored.structure, support)
     with recorded_warnings() as texts, torch.no_grad():
-        u = coordinates.unconstrained(rows)
         target = LogDensity(log_density, stored.structure, coordinates, rows, stored.dtype)
-        check_repeatable(target.log_unnormalized, u, "log_density")
         log_density_at = target.at_draws(rows)
         if unused := target.unused(rows):
             name = unused[0]
             expected = "variables that log_density depends on; var_names=['~name'] leaves one out"
             raise ArgumentError(name, "a variable that log_density does not depend on", expected)
-        log_p = log_density_at + coordinates.constrained(u)[1]
+        z = coordinates.whiten(rows)
+        check_repeatable(target.log_unnormalized, z, "log_density")
+        log_p = log_density_at + coordinates.constrained(z)[1]
         shape = (stored.chains, stored.per_chain)
-        sample = PosteriorSample(target, u.reshape(*shape, -1), log_p.reshape(shape), seed)
+        sample = PosteriorSample(
+            target, z.reshape(*shape, -1), log_p.reshape(shape), seed, progress
+        )
         count = max(stored.count, 2000) if isinstance(samples, str) else samples
         sides = [sample.bridged(*parts, student, count, std_error) for parts in sample.halves()]
-        z = average(sides)
-        checks = Checks(sample, sides, z)
+        e = average(sides)
+        checks = Checks(sample, sides, e)
         checks.draws(stored)
         checks.tails()
         points = None if probe is None else _probes(probe, stored, coordinates)
         checks.sweeps(sweeps, points)
         logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))
         if logs is not None:
-            checks.log_posterior(logs, log_density_at.reshape(shape))
-    z.std_error = math.hypot(z.std_error, checks.gap)
-    z.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
-    z.diagnostics |= checks.counts
-    z.samples, z.sweeps = stored.count, checks.sweeps_done
-    z.seed, z.seconds = seed, time.perf_counter() - began
-    return z
+            checks.log_posterior(logs, log_density_at.reshape(shape), rows)
+    e.std_error = math.hypot(e.std_error, checks.gap)
+    e.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
+    e.diagnostics |= checks.counts
+    e.samples, e.sweeps = stored.count, checks.sweeps_done
+    e.seed, e.seconds = seed, time.perf_counter() - began
+    return e
 
 
 def _check_draws(draws: Draws) -> None:
@@ -147,22 +152,13 @@ def _check_draws(draws: Draws) -> None:
 
 def _probes(probe: Any, stored: Draws, coordinates: Coordinates) -> Tensor:
     r"""Points of a user as unconstrained rows (m, dim)."""
-    structure, expected = stored.structure, f"points (m, ...) like draws, of {stored.structure}"
-    parts = probe if isinstance(probe, dict) else {"": probe}
-    if set(parts) != set(structure.names):
-        raise ArgumentError("probe", f"points of {', '.join(map(repr, parts))}", expected)
-    tensors = {}
-    for name, shape in zip(structure.names, structure.shapes, strict=True):
-        tensor = as_part(parts[name], label("probe", name)).values.double().cpu()
-        tensor = tensor[None] if tuple(tensor.shape) == shape else tensor
-        if tensor.shape[1:] != shape:
-            raise ArgumentError(label("probe", name), f"shape {tuple(tensor.shape)}", expected)
-        tensors[name] = tensor
+    parts = {name: part.values.double().cpu() for name, part in as_parts(probe, "probe").items()}
     with rename_argument("draws", "probe"):
-        return coordinates.unconstrained(structure.flatten(structure.pack(tensors)))
+        rows = stored.structure.flatten(parts).reshape(-1, stored.structure.dim)
+        return coordinates.unconstrained(rows)
 
 
-def _sampler_logs(given: Any, draws: Any, stored: Draws, time_: slice) -> dict[str, Tensor] | None:
+def _sampler_logs(given: Any, draws: Any, stored: Draws, time_: slice) -> list[Tensor] | None:
     r"""The sampler's log densities (chain, draw), and with the other sign if limbeck found them."""
     shape, own = (stored.chains, stored.per_chain), given is not None
     if not own:
@@ -181,4 +177,4 @@ def _sampler_logs(given: Any, draws: Any, stored: Draws, time_: slice) -> dict[s
         expected = f"shape {shape}, one for each draw"
         raise ArgumentError("log_posterior", f"shape {tuple(logs.shape)}", expected)
     logs = logs.reshape(shape)
-    return {"plus": logs} if own else {"plus": logs, "minus": -logs}
+    return [logs] if own else [logs, -logs]

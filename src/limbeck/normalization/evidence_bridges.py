@@ -5,76 +5,43 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.errors import ArgumentError
-from limbeck.normalization.bridge import BridgeFit, fit_bridge
+from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.normalization.bridge import BridgeFit, fit_bridge, relative_variance
 from limbeck.normalization.estimate import Bound, LogPartition, Verdict, mean_bound
-from limbeck.normalization.evidence_students import Student, candidates, fit_student
+from limbeck.normalization.evidence_students import Candidate, Student, candidates
 from limbeck.posteriors.log_density import LogDensity
+from limbeck.progress import tracked
 from limbeck.samplers.diagnostics import effective_size
 
 Part = tuple[slice, slice]  # chains and draws
-
-
-class Affine(NamedTuple):
-    r"""Rows u = mean + factor z."""
-
-    mean: Tensor
-    factor: Tensor
-
-    @classmethod
-    def of(cls, u: Tensor) -> Affine:
-        r"""By which rows u (n, dim) have the mean 0 and the covariance 1."""
-        mean = u.mean(0)
-        covariance = (u - mean).T @ (u - mean) / len(u)
-        scale = covariance.diagonal().sqrt()
-        correlation = covariance / scale.outer(scale)
-        factor, failed = torch.linalg.cholesky_ex(correlation)
-        if failed or float(factor.diagonal().min()) < 1e-6:
-            received = "variables of which some are linear functions of others"
-            raise ArgumentError("draws", received, "free parameters; see var_names and support")
-        return cls(mean, scale[:, None] * factor)
-
-    def whiten(self, u: Tensor) -> Tensor:
-        flat = (u - self.mean).reshape(-1, len(self.mean))
-        return torch.linalg.solve_triangular(self.factor, flat.T, upper=False).T.reshape(u.shape)
-
-    def back(self, z: Tensor) -> Tensor:
-        return self.mean + z @ self.factor.T
-
-    @property
-    def log_volume(self) -> float:
-        return float(self.factor.diagonal().log().sum())
 
 
 class Side(NamedTuple):
     r"""A student of one part of the draws, bridged with the other."""
 
     name: str
-    student: Student  # of whitened rows
-    affine: Affine
+    student: Student
     fit: BridgeFit
     ratio: Tensor  # log p̃/q at all draws (chains, draws)
     held_out: Part
     proposed: Tensor  # log p̃/q at samples of q
 
-    def log_prob(self, u: Tensor) -> Tensor:
-        z = self.affine.whiten(u)
-        log = self.student.log_prob(z.reshape(-1, z.shape[-1])) - self.affine.log_volume
-        return log.reshape(u.shape[:-1])
-
 
 class PosteriorSample:
-    r"""Draws in unconstrained coordinates (chains, draws, dim), with log p̃ (chains, draws)."""
+    r"""Draws in whitened coordinates (chains, draws, dim), with log p̃ (chains, draws)."""
 
-    def __init__(self, target: LogDensity, u: Tensor, log_p: Tensor, seed: int) -> None:
-        self.target, self.u, self.log_p = target, u, log_p
+    def __init__(
+        self, target: LogDensity, z: Tensor, log_p: Tensor, seed: int, progress: bool
+    ) -> None:
+        self.target, self.z, self.log_p, self.progress = target, z, log_p, progress
         # of its own for each set of draws, so that estimates of two models are independent
-        digest = hashlib.sha256(u.numpy().tobytes() + str(seed).encode()).digest()
+        digest = hashlib.sha256(z.numpy().tobytes() + str(seed).encode()).digest()
         self.seed = int.from_bytes(digest[:6], "little")
 
     def generator(self, purpose: int) -> torch.Generator:
@@ -82,7 +49,7 @@ class PosteriorSample:
 
     def halves(self) -> list[tuple[Part, Part]]:
         r"""The part that a student is fitted to, and the other; then the same exchanged."""
-        chains, draws, _ = self.u.shape
+        chains, draws, _ = self.z.shape
         everything = slice(None)
         if chains >= 4:
             cut = chains // 2
@@ -96,64 +63,58 @@ class PosteriorSample:
         self, fitted: Part, held_out: Part, kind: str, samples: int, std_error: float
     ) -> Side:
         r"""Choose and fit a student on one part of the draws, and bridge it with the other."""
-        u = self.u[fitted].flatten(0, 1)
-        affine = Affine.of(u)
         stream = 1 if fitted[0].start or fitted[1].start else 0
-        name, student = self._choose(
-            affine.whiten(u),
-            self.log_p[fitted].flatten() + affine.log_volume,
-            kind,
-            std_error,
-            stream,
-            affine,
-        )
-        z = student.sample(samples, self.generator(100 + stream))
-        proposed = self.target.log_unnormalized(affine.back(z)) + affine.log_volume
-        proposed = proposed - student.log_prob(z)
-        z = affine.whiten(self.u.flatten(0, 1))
-        ratio = (self.log_p.flatten() + affine.log_volume - student.log_prob(z)).reshape(
-            self.log_p.shape
-        )
+        name, student = self._choose(fitted, kind, std_error, stream)
+        proposed = self.log_ratio(student, samples, 100 + stream)
         if not proposed.isfinite().any():
             received = f"zero at all {samples:,} samples of a student of the draws"
             raise ArgumentError("log_density", received, "a density with mass near the draws")
-        fit = fit_bridge(ratio[held_out], proposed)
-        return Side(name, student, affine, fit, ratio, held_out, proposed)
+        log_q = student.log_prob(self.z.flatten(0, 1)).reshape(self.log_p.shape)
+        ratio = self.log_p - log_q
+        return Side(name, student, fit_bridge(ratio[held_out], proposed), ratio, held_out, proposed)
+
+    def log_ratio(self, student: Student, samples: int, purpose: int) -> Tensor:
+        r"""log p̃/q at samples of a student."""
+        z = student.sample(samples, self.generator(purpose))
+        return self.target.log_unnormalized(z) - student.log_prob(z)
 
     def _choose(
-        self, z: Tensor, log_p: Tensor, kind: str, std_error: float, stream: int, affine: Affine
+        self, fitted: Part, kind: str, std_error: float, stream: int
     ) -> tuple[str, Student]:
         r"""The student with the least error of a bridge, by a third of the part that it is of."""
+        z, log_p = self.z[fitted].flatten(0, 1), self.log_p[fitted].flatten()
         cut = len(z) - len(z) // 3
-        best: tuple[float, str, float, Student] | None = None
+        best: tuple[float, Candidate, Student] | None = None
         family, last = "", math.inf
-        for number, (name, setting) in enumerate(candidates(kind, z)):
+        affine = self.target.coordinates.affine
+        assert affine is not None
+        known = list(candidates(kind, z, affine.factor, self.seed))
+        label = f"fitting students to part {stream + 1} of 2 of the draws"
+        for candidate in tracked(known, label, self.progress):
             # the average of both sides has six times as many draws
-            if best is not None and name != family and best[0] / math.sqrt(6) < std_error:
+            new = candidate.family != family
+            if best is not None and new and best[0] / math.sqrt(6) < std_error:
                 break
-            if name == family == "mixture" and last == math.inf:  # so are more components
+            if not new and family == "mixture" and last == math.inf:  # so are more components
                 continue
-            last = last if name == family else math.inf
-            family = name
-            student = fit_student(name, setting, z[:cut], self.seed + number, affine.factor)
-            if student is None:
+            last, family = math.inf if new else last, candidate.family
+            try:
+                student = candidate.fit(z[:cut])
+            except (LimbeckError, torch.linalg.LinAlgError):
                 continue
-            proposals = student.sample(len(z), self.generator(200 + stream))
-            ratio = self.target.log_unnormalized(affine.back(proposals)) + affine.log_volume
-            fit = fit_bridge(
-                (log_p[cut:] - student.log_prob(z[cut:]))[None], ratio - student.log_prob(proposals)
-            )
-            if best is None or fit.std_error < 0.95 * best[0]:
-                best = fit.std_error, name, setting, student
-            last = fit.std_error if fit.std_error < 0.95 * last else math.inf
+            held_out = (log_p[cut:] - student.log_prob(z[cut:]))[None]
+            error = fit_bridge(held_out, self.log_ratio(student, len(z), 200 + stream)).std_error
+            if best is None or error < 0.95 * best[0]:
+                best = error, candidate, student
+            last = error if error < 0.95 * last else math.inf
         if best is None:
             received = f"{len(z)} draws that no student ({kind}) could be fitted to"
             raise ArgumentError("student", received, "more draws, or another student")
-        _, name, setting, student = best
-        if name in ("gaussian", "student_t", "autoregressive"):  # others may come out otherwise
-            student = fit_student(name, setting, z, self.seed, affine.factor) or student
-        suffix = f" ({setting:g})" if name in ("mixture", "radial", "student_t") else ""
-        return name + suffix, student
+        _, candidate, student = best
+        if candidate.family in ("gaussian", "student_t", "autoregressive"):
+            with suppress(LimbeckError, torch.linalg.LinAlgError):
+                student = candidate.fit(z)  # others may come out otherwise with more draws
+        return candidate.name, student
 
 
 def average(sides: Sequence[Side]) -> LogPartition:
@@ -190,13 +151,8 @@ def average(sides: Sequence[Side]) -> LogPartition:
 def _variances(side: Side) -> tuple[float, float]:
     r"""The variances of log Z that come from samples of the student, and from the draws."""
     fit = side.fit
-    sizes = len(fit.f_proposal), fit.ess
-    series = fit.f_proposal, fit.f_target
-    one, two = (
-        float(f.var()) / float(f.mean()) ** 2 / n if f.mean() > 0 else math.inf
-        for f, n in zip(series, sizes, strict=True)
-    )
-    return one, two
+    draws = relative_variance(fit.f_target) / fit.ess
+    return relative_variance(fit.f_proposal) / len(fit.f_proposal), draws
 
 
 def _upper(side: Side) -> Bound:

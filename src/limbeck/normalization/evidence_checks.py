@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,10 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.bridge import MIN_EFFECTIVE_DRAWS, fit_bridge
 from limbeck.normalization.densities import Densities, tail_doubts
 from limbeck.normalization.estimate import LogPartition
-from limbeck.normalization.evidence_bridges import Affine, PosteriorSample, Side
-from limbeck.normalization.evidence_students import fit_student
-from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.log_density import LogDensity
+from limbeck.normalization.evidence_bridges import PosteriorSample, Side
+from limbeck.normalization.evidence_students import StudentT
+from limbeck.posteriors.draws import Draws, spread
+from limbeck.progress import tracked
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.slice import Slice
@@ -36,7 +36,6 @@ class Checks:
         self.doubts, self.unchecked = list[str](), list[str]()
         self.counts: dict[str, Any] = {}
         self.gap, self.sweeps_done = 0.0, 0
-        self.affine = Affine.of(sample.u.flatten(0, 1))
 
     def draws(self, stored: Draws) -> None:
         r"""Whether the draws have converged, and overlap with the students."""
@@ -78,14 +77,11 @@ class Checks:
 
     def tails(self) -> None:
         r"""Whether the density can be integrated."""
-        u = self.sample.u.flatten(0, 1)
-        order = torch.randperm(len(u), generator=self.sample.generator(1))
-        for far in (50.0, 1e6):
-            z = self.affine.whiten(u[order[:200]])
-            target: Any = _Whitened(self.sample.target, self.affine)  # without chains
-            if reasons := tail_doubts(Densities(target), z, far):
-                self.doubts += reasons
-                return
+        z = self.sample.z.flatten(0, 1)
+        z = z[torch.randperm(len(z), generator=self.sample.generator(1))[:200]]
+        target: Any = self.sample.target  # without chains
+        reasons = [tail_doubts(Densities(target), z, far) for far in (50.0, 1e6)]
+        self.doubts += reasons[0] or reasons[1]
 
     def sweeps(self, sweeps: int, probes: Tensor | None) -> None:
         r"""Whether sweeps leave the draws' distribution as it is, and lead to other mass."""
@@ -93,105 +89,97 @@ class Checks:
             self.unchecked.append("the draws were not checked by sweeps (sweeps=0)")
             return
         sample = self.sample
-        target = _Whitened(sample.target, self.affine)
+        log_density = sample.target.log_unnormalized
         differentiable = sample.target.differentiable
         most = SWEPT if differentiable and sample.target.batched else 300
         step = math.ceil(sample.log_p.numel() / most)
-        chains, draws, dim = sample.u[:, ::step].shape
-        start = self.affine.whiten(sample.u[:, ::step]).flatten(0, 1)
-        inside = target.log_unnormalized(start) > -math.inf
+        chains, draws, dim = sample.z[:, ::step].shape
+        inside = sample.log_p[:, ::step].flatten() > -math.inf
         owner = torch.zeros_like(sample.log_p, dtype=torch.bool)
         owner[self.sides[1].held_out] = True
-        start, owner = start[inside], owner[:, ::step].flatten()[inside]
+        start, owner = sample.z[:, ::step].flatten(0, 1)[inside], owner[:, ::step].flatten()[inside]
         with _quiet():
             if differentiable:
-                some = start[torch.linspace(0, len(start) - 1, min(100, len(start))).long()]
-                adapted = HMC(target.log_unnormalized, some, generator=sample.generator(2))
+                some = start[spread(len(start), 100)]
+                adapted = HMC(log_density, some, generator=sample.generator(2))
                 adapted.burn_in(80)
                 sampler: HMC | Slice = HMC(
-                    target.log_unnormalized, start, step_size=adapted.step_size,
-                    scale=adapted.scale, generator=sample.generator(3),
+                    log_density, start, step_size=adapted.step_size, scale=adapted.scale,
+                    generator=sample.generator(3),
                 )  # fmt: skip
             else:
-                sampler = Slice(target.log_unnormalized, start, generator=sample.generator(3))
+                sampler = Slice(log_density, start, generator=sample.generator(3))
                 sweeps = min(sweeps, 3)
-            for _ in range(sweeps):
+            for _ in tracked(range(sweeps), "sweeps that check the draws", sample.progress):
                 end = sampler.step()
         self.sweeps_done = sweeps * len(start)
         if isinstance(sampler, HMC) and sampler.divergences > 0.05 * self.sweeps_done:
             share = sampler.divergences / self.sweeps_done
             self.unchecked.append(f"{share:.0%} of the sweeps that check the draws were unstable")
-        before, after = self._statistics(start, owner), self._statistics(end, owner)
-        change = after - before
-        change = change.reshape(chains, draws, -1) if inside.all() else change[None]
-        sizes = [min(effective_size(series), series.numel()) for series in change.unbind(2)]
-        error = change.flatten(0, 1).std(0) / torch.tensor(sizes).sqrt()
-        mean = change.flatten(0, 1).mean(0)
+        change = self._statistics(end, owner) - self._statistics(start, owner)
+        series = change.reshape(chains, draws, -1) if inside.all() else change[None]
+        sizes = [min(effective_size(each), each.numel()) for each in series.unbind(2)]
+        mean, error = change.mean(0), change.std(0) / torch.tensor(sizes).sqrt()
         scores = torch.where(mean.abs() > 1e-9, mean / error, 0.0)
         worst = int(scores.abs().argmax())
-        from scipy.special import ndtri
-
-        limit = -float(ndtri(FALSE_ALARMS / 2 / len(scores)))
-        self.counts["sweeps_z"] = float(scores[worst])
-        if abs(float(scores[worst])) > limit:
+        self.counts["sweeps_z"] = score = float(scores[worst])
+        limit = -float(torch.special.ndtri(scores.new_tensor(FALSE_ALARMS / 2 / len(scores))))
+        if abs(score) > limit:
             names = [sample.target.coordinates.owner(index) for index in range(dim)]
             kinds = [f"the location of {name}" for name in names]
             kinds += [f"the spread of {name}" for name in names]
             kinds += ["the distance from the mean", "log_density", "the overlap with a student"]
             self.doubts.append(
-                f"sweeps change {kinds[worst]} (z = {float(scores[worst]):.1f}): the draws are not "
+                f"sweeps change {kinds[worst]} (z = {score:.1f}): the draws are not "
                 "of log_density (a Jacobian may be missing), or have not converged"
             )
-            u = self.affine.back(end)
-            log_p = sample.target.log_unnormalized(u)
-            fits = [
-                fit_bridge((log_p - side.log_prob(u))[None], side.proposed) for side in self.sides
-            ]
-            self.gap = max(self.gap, abs(sum(fit.log_z for fit in fits) / 2 - self.z.value))
+            ratios = [log_density(end) - side.student.log_prob(end) for side in self.sides]
+            pairs = zip(ratios, self.sides, strict=True)
+            again = sum(fit_bridge(ratio[None], side.proposed).log_z for ratio, side in pairs) / 2
+            self.gap = max(self.gap, abs(again - self.z.value))
         if differentiable:
-            self._regions(target, start, probes)
+            self._regions(start, probes)
         elif probes is not None:
             self.unchecked.append("probe= was not used: log_density has no derivatives")
 
     def _statistics(self, z: Tensor, owner: Tensor) -> Tensor:
         r"""Bounded or slowly growing functions (n, k) of whitened rows; `owner` is their side."""
-        u = self.affine.back(z)
-        log_p = self.sample.target.log_unnormalized(u)
+        log_p = self.sample.target.log_unnormalized(z)
         known = self.sample.log_p[self.sample.log_p > -math.inf]
         centre = known.median()
         scale = (known - centre).abs().median().clamp_min(1e-12)
         # of the student that was not fitted to a draw: at its own it is better than elsewhere
-        tilts = [side.fit.tilt(log_p - side.log_prob(u)) for side in self.sides]
+        tilts = [side.fit.tilt(log_p - side.student.log_prob(z)) for side in self.sides]
         tilt = torch.where(owner, tilts[1], tilts[0])
         square = z.square()
         rest = [square.sum(1).log1p(), ((log_p - centre) / (3 * scale)).tanh(), tilt]
         return torch.cat([z.tanh(), square.log1p(), torch.stack(rest, 1)], 1)
 
-    def _regions(self, target: _Whitened, start: Tensor, probes: Tensor | None) -> None:
+    def _regions(self, start: Tensor, probes: Tensor | None) -> None:
         r"""Whether chains from the highest point, and from probes, stay where no draw is."""
-        peak = _climb(target, start[torch.linspace(0, len(start) - 1, 16).long()])
-        points = {"the highest point": peak}
-        if probes is not None:
-            z = self.affine.whiten(probes)
-            points |= {f"probe {number}": point for number, point in enumerate(z)}
-        for number, (name, point) in enumerate(points.items()):
-            if not float(target.log_unnormalized(point[None])) > -math.inf:
-                raise ArgumentError("probe", f"{name}, of density zero", "a density above zero")
+        log_density = self.sample.target.log_unnormalized
+        points = [("the highest point", _climb(log_density, start[spread(len(start), 16)]))]
+        for number, point in enumerate(() if probes is None else probes):
+            if not float(log_density(point[None])) > -math.inf:
+                received = f"point {number}, of density zero"
+                raise ArgumentError("probe", received, "a density above zero")
+            points.append((f"probe {number}", point))
+        shown = tracked(points, "chains from the highest point and probes", self.sample.progress)
+        for number, (name, point) in enumerate(shown):
             with _quiet():
                 generator = self.sample.generator(10 + number)
-                chains = point.repeat(LOCAL_CHAINS, 1)
-                sampler = HMC(target.log_unnormalized, chains, generator=generator)
+                sampler = HMC(log_density, point.repeat(LOCAL_CHAINS, 1), generator=generator)
                 sampler.burn_in(LOCAL_SWEEPS)
                 z = torch.stack([sampler.step() for _ in range(20)], 1)  # (chains, 20, dim)
-            u = self.affine.back(z)
-            log_p = self.sample.target.log_unnormalized(u.flatten(0, 1)).reshape(z.shape[:2])
+            rows = z.flatten(0, 1)
+            log_p = log_density(rows)
             beyond = torch.ones_like(log_p, dtype=torch.bool)
             for side in self.sides:
                 largest = float(side.ratio[side.ratio.isfinite()].max())
-                beyond &= log_p - side.log_prob(u) > largest + 1
+                beyond &= log_p - side.student.log_prob(rows) > largest + 1
             if beyond.double().mean() < 0.5:
                 continue
-            mass, error = self._local_mass(u, log_p)
+            mass, error = self._local_mass(z, log_p.reshape(z.shape[:2]))
             # a sharp peak of little mass is no surprise, where a user points to one it is
             least = math.log(0.05 if number == 0 else 0.2 * self.z.std_error)
             if mass + 2 * error > self.z.value + least:
@@ -202,107 +190,75 @@ class Checks:
                 )
                 self.gap = max(self.gap, math.log1p(share))
 
-    def _local_mass(self, u: Tensor, log_p: Tensor) -> tuple[float, float]:
+    def _local_mass(self, z: Tensor, log_p: Tensor) -> tuple[float, float]:
         r"""The logarithm of the mass that chains (chains, draws, dim) move in, and its error."""
-        half = len(u) // 2
-        rows = u[:half].flatten(0, 1)
+        half = len(z) // 2
         try:
-            affine = Affine.of(rows)
-        except ArgumentError:
+            student = StudentT(z[:half].flatten(0, 1), math.inf)
+        except torch.linalg.LinAlgError:
             return math.inf, 0.0
-        student = fit_student("gaussian", math.inf, affine.whiten(rows), 0)
-        assert student is not None
-        z = student.sample(2000, self.sample.generator(4))
-        proposed = self.sample.target.log_unnormalized(affine.back(z)) - student.log_prob(z)
-        at = affine.whiten(u[half:]).flatten(0, 1)
-        ratio = (log_p[half:].flatten() - student.log_prob(at)).reshape(len(u) - half, -1)
-        fit = fit_bridge(ratio, proposed)
-        return fit.log_z + affine.log_volume, fit.std_error
+        log_q = student.log_prob(z[half:].flatten(0, 1)).reshape(len(z) - half, -1)
+        fit = fit_bridge(log_p[half:] - log_q, self.sample.log_ratio(student, 2000, 4))
+        return fit.log_z, fit.std_error
 
-    def log_posterior(self, logs: dict[str, Tensor], log_density: Tensor) -> None:
-        r"""Compare the sampler's log densities with the user's, up to a constant."""
-        volume = self.sample.log_p - log_density
+    def log_posterior(self, logs: Sequence[Tensor], log_density: Tensor, rows: Tensor) -> None:
+        r"""Compare the sampler's log densities with the user's at draws, up to a constant."""
         known = self.sample.log_p > -math.inf
-        jacobian = bool((volume[known].std() > 1e-9).item())
-        others = {"without the Jacobian of supports": log_density}
-        if jacobian:
-            others["with the Jacobian of supports"] = self.sample.log_p
-        differences = {}
-        for sign, given in logs.items():
+        volume = (self.sample.log_p - log_density)[known]
+        volume, jacobian = volume - volume.mean(), bool(volume.std() > 1e-9)
+        differences = []
+        for given in logs:
             scale = 1e-3 * float(given[known].std()) + 1e-5 * float(given[known].abs().max())
-            for name, other in others.items():
-                difference = (given - other)[known]
-                if float(difference.std()) <= scale:
-                    self.counts["log_posterior"] = (
-                        f"matches log_density {name}" if jacobian else "matches log_density"
-                    )
+            difference = (given - log_density)[known]
+            difference = difference - difference.mean()
+            for name, rest in {"without": difference, "with": difference - volume}.items():
+                if float(rest.std()) <= scale:
+                    of_supports = f" {name} the Jacobian of supports" if jacobian else ""
+                    self.counts["log_posterior"] = f"matches log_density{of_supports}"
                     return
-                differences[sign, name] = difference
-            if jacobian and float((given - log_density + volume)[known].std()) <= scale:
-                self.counts["log_posterior"] = "differs by the Jacobian"
-                self.doubts.append(
-                    "log_density has the Jacobian of a support already, and log_posterior has not: "
-                    "log_density must be the density of the parameters as they were drawn"
-                )
-                return
-        difference = min(differences.values(), key=lambda d: float(d.std()))
+                differences.append(rest)
+        difference = min(differences, key=lambda each: float(each.std()))
         self.counts["log_posterior"] = "differs"
-        why = _explanation(difference, self.sample, known)
+        structure = self.sample.target.structure
+        features = {"the Jacobian of supports": volume} if jacobian else {}
+        for k, x in enumerate(rows[known.flatten()].T):
+            features[structure.label(k)] = x
+            if (x > 0).all():
+                features[f"log {structure.label(k)}"] = x.log()
+            if ((x > 0) & (x < 1)).all():
+                features[f"log x(1 − x) of {structure.label(k)}"] = (x * (1 - x)).log()
+        why = "".join(_explanation(difference, name, x) for name, x in features.items())
         self.doubts.append(
             f"log_density differs from the log posterior of the draws, by more than a constant "
             f"(standard deviation {float(difference.std()):.3g}){why}"
         )
 
 
-def _explanation(difference: Tensor, sample: PosteriorSample, known: Tensor) -> str:
-    r"""Whether a difference is the logarithm of the volume of a transformation."""
-    u = sample.u[known]
-    rows = sample.target.coordinates.constrained(u)[0]
-    owner = sample.target.coordinates.owner
-    features = {f"{owner(k)} itself": u[:, k] for k in range(u.shape[1])}
-    for k in range(rows.shape[1]):
-        x, name = rows[:, k], f"column {k} of the draws"
-        if (x > 0).all():
-            features[f"log of {name}"] = x.log()
-        if ((x > 0) & (x < 1)).all():
-            features[f"log x(1 − x) of {name}"] = (x * (1 - x)).log()
-    total = difference - difference.mean()
-    for name, feature in features.items():
-        centred = feature - feature.mean()
-        slope = float(total @ centred / centred.square().sum())
-        rest = total - slope * centred
-        if abs(abs(slope) - 1) < 0.05 and float(rest.std()) < 0.05 * float(total.std()):
-            return f": it is {'minus ' if slope < 0 else ''}{name}, so that a Jacobian is missing"
-    return ""
-
-
-class _Whitened:
-    r"""A log density of whitened rows."""
-
-    def __init__(self, target: LogDensity, affine: Affine) -> None:
-        self.target, self.affine, self.support = target, affine, target.support
-
-    def log_unnormalized(self, z: Tensor) -> Tensor:
-        return self.target.log_unnormalized(self.affine.back(z)) + self.affine.log_volume
+def _explanation(difference: Tensor, name: str, feature: Tensor) -> str:
+    r"""Whether a centred difference is the logarithm of the volume of a transformation."""
+    centred = feature - feature.mean()
+    slope = float(difference @ centred / centred.square().sum())
+    rest = difference - slope * centred
+    if abs(abs(slope) - 1) > 0.05 or float(rest.std()) > 0.05 * float(difference.std()):
+        return ""
+    sign, which = ("minus ", "one too many") if slope < 0 else ("", "missing")
+    return f": it is {sign}{name}, so that a Jacobian is {which}"
 
 
 @torch.enable_grad()
-def _climb(target: _Whitened, z: Tensor) -> Tensor:
+def _climb(log_density: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     r"""The highest of the points (dim,) that are reached from rows by Adam."""
-    x = z.clone().requires_grad_()
-    best, peak = -math.inf, z[0]
-    steps = 150
-    optimizer = torch.optim.Adam([x], lr=0.2)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = 0.2 * (0.5 + 0.5 * math.cos(math.pi * step / steps)) ** 2 + 1e-4
-        log = target.log_unnormalized(x)
-        top = int(log.argmax())
-        if (value := log[top].item()) > best:
-            best, peak = value, x[top].detach().clone()
+    x, best, peak = z.clone().requires_grad_(), -math.inf, z[0]
+    optimizer = torch.optim.Adam([x], lr=0.2, maximize=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150, eta_min=1e-4)
+    for _ in range(150):
+        log = log_density(x)
+        if (value := log.max().item()) > best:
+            best, peak = value, x[log.argmax()].detach().clone()
         (slope,) = torch.autograd.grad(log.sum(), x)
-        x.grad = -slope.nan_to_num(0.0, 0.0, 0.0)
+        x.grad = slope.nan_to_num(0.0, 0.0, 0.0)
         optimizer.step()
+        schedule.step()
     return peak
 
 

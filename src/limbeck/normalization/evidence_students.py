@@ -3,8 +3,9 @@ r"""Densities that are fitted to draws for a bridge: t, radial profiles, mixture
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from limbeck.errors import LimbeckError
 from limbeck.models.flow import Flow
 from limbeck.models.mixture import GaussianMixture
+from limbeck.posteriors.coordinates import Affine
 
 STUDENTS = ("gaussian", "student_t", "autoregressive", "radial", "mixture", "flow")
 DEGREES = (3.0, 5.0, 8.0, 15.0, 30.0)  # of freedom that are tried for a Student t
@@ -32,43 +34,36 @@ class StudentT:
 
     def __init__(self, x: Tensor, degrees: float) -> None:
         n, dim = x.shape
-        self.degrees = degrees
-        weight = x.new_ones(n)
+        self.degrees, weight = degrees, x.new_ones(n)
         for _ in range(30 if degrees < math.inf else 1):
-            self.mean = weight @ x / weight.sum()
-            rows = x - self.mean
-            covariance = (weight[:, None] * rows).T @ rows / n
+            mean = weight @ x / weight.sum()
+            covariance = (weight[:, None] * (x - mean)).T @ (x - mean) / n
             # a few draws' worth of the diagonal: many coordinates have noisy correlations
             diagonal = covariance.diagonal().diag()
-            self.factor = torch.linalg.cholesky(
-                torch.lerp(covariance, diagonal, dim / (n + 9 * dim))
-            )
-            weight = (
-                (degrees + dim) / (degrees + self.distance(x)) if degrees < math.inf else weight
-            )
-
-    def distance(self, x: Tensor) -> Tensor:
-        z = torch.linalg.solve_triangular(self.factor, (x - self.mean).T, upper=False)
-        return z.square().sum(0)
-
-    @property
-    def log_volume(self) -> float:
-        return float(self.factor.diagonal().log().sum())
+            covariance = torch.lerp(covariance, diagonal, dim / (n + 9 * dim))
+            self.affine = Affine(mean, torch.linalg.cholesky(covariance))
+            if degrees < math.inf:
+                weight = (degrees + dim) / (degrees + self.affine.distance(x))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        dim, nu = x.shape[1], self.degrees
+        dim, nu, volume = x.shape[1], self.degrees, self.affine.log_volume
         if nu == math.inf:
-            return -self.distance(x) / 2 - self.log_volume - dim / 2 * math.log(2 * math.pi)
+            return -self.affine.distance(x) / 2 - volume - dim / 2 * math.log(2 * math.pi)
         constant = math.lgamma((nu + dim) / 2) - math.lgamma(nu / 2)
-        constant -= dim / 2 * math.log(nu * math.pi) + self.log_volume
-        return constant - (nu + dim) / 2 * torch.log1p(self.distance(x) / nu)
+        constant -= dim / 2 * math.log(nu * math.pi) + volume
+        return constant - (nu + dim) / 2 * torch.log1p(self.affine.distance(x) / nu)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        z = torch.randn(n, len(self.mean), generator=generator, dtype=torch.float64)
+        z = torch.randn(n, len(self.affine.mean), generator=generator, dtype=torch.float64)
         if self.degrees < math.inf:
-            half = torch.full((n, 1), self.degrees / 2, dtype=torch.float64)
-            z = z / (torch._standard_gamma(half, generator) / half).sqrt()
-        return self.mean + z @ self.factor.T
+            z = z * _t_scale(z.new_full((n, 1), self.degrees), generator)
+        return self.affine.back(z)
+
+
+def _t_scale(degrees: Tensor, generator: torch.Generator) -> Tensor:
+    r"""Numbers that turn normal ones into Student t's with these degrees of freedom."""
+    half = (degrees / 2).contiguous()
+    return (half / torch._standard_gamma(half, generator)).sqrt()
 
 
 class Radial:
@@ -78,16 +73,16 @@ class Radial:
     of Gaussians: shells and heavy tails have such densities.
     """
 
-    def __init__(self, x: Tensor, clusters: int, generator: torch.Generator) -> None:
-        dim = x.shape[1]
+    def __init__(self, x: Tensor, clusters: int, seed: int) -> None:
+        dim, generator = x.shape[1], torch.Generator().manual_seed(seed)
         owner = torch.zeros(len(x), dtype=torch.long)
         if clusters > 1:
             owner = _mixture(x, clusters, generator).responsibilities(x).argmax(1)
         self.shares = torch.bincount(owner, minlength=clusters) / len(x)
-        self.parts = list[tuple[StudentT, GaussianMixture]]()
+        self.parts = list[tuple[Affine, GaussianMixture]]()
         for cluster in range(clusters):
             rows = x[owner == cluster]
-            ellipse = _thinnest_shell(StudentT(rows, math.inf), rows)
+            ellipse = _thinnest_shell(StudentT(rows, math.inf).affine, rows)
             log_radius = ellipse.distance(rows).log()[:, None] / 2
             profile = _mixture(log_radius, min(3, len(rows) // 50), generator)
             self.parts.append((ellipse, profile))
@@ -109,28 +104,25 @@ class Radial:
             z = torch.randn(len(rows), x.shape[1], generator=generator, dtype=torch.float64)
             radius = profile.sample(len(rows), generator).exp()
             unit = z / z.norm(dim=1, keepdim=True)
-            x[rows] = ellipse.mean + (radius * unit) @ ellipse.factor.T
+            x[rows] = ellipse.back(radius * unit)
         return x
 
 
-def _thinnest_shell(ellipse: StudentT, x: Tensor) -> StudentT:
+def _thinnest_shell(ellipse: Affine, x: Tensor) -> Affine:
     r"""The ellipsoid nearest to rows (by least squares of xᵀAx + b·x = 1), if it fits better."""
     dim = x.shape[1]
     first, second = torch.triu_indices(dim, dim)
-    z = torch.linalg.solve_triangular(ellipse.factor, (x - ellipse.mean).T, upper=False).T
+    z = ellipse.whiten(x)
     features = torch.cat([z[:, first] * z[:, second], z], 1)
     solution = torch.linalg.lstsq(features, torch.ones(len(x), 1, dtype=x.dtype)).solution[:, 0]
     matrix = torch.zeros(dim, dim, dtype=x.dtype)
     matrix[first, second] = solution[: len(first)]
-    matrix = (matrix + matrix.T) / 2
-    factor, failed = torch.linalg.cholesky_ex(matrix)
+    factor, failed = torch.linalg.cholesky_ex((matrix + matrix.T) / 2)
     if failed:
         return ellipse
-    shell = StudentT.__new__(StudentT)
     centre = -torch.cholesky_solve(solution[len(first) :, None], factor)[:, 0] / 2
-    shell.mean, shell.degrees = ellipse.mean + ellipse.factor @ centre, math.inf
-    inverse = torch.linalg.inv(factor).T  # matrix⁻¹ = inverse inverseᵀ, and upper triangular
-    shell.factor = torch.linalg.cholesky(ellipse.factor @ inverse @ inverse.T @ ellipse.factor.T)
+    covariance = ellipse.factor @ torch.cholesky_inverse(factor) @ ellipse.factor.T
+    shell = Affine(ellipse.back(centre), torch.linalg.cholesky(covariance))
     spreads = [float(each.distance(x).log().std()) for each in (ellipse, shell)]
     return shell if spreads[1] < 0.5 * spreads[0] else ellipse
 
@@ -207,9 +199,8 @@ class Autoregressive:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         dim = len(self.order)
-        half = ((self.log_degrees.exp() + 2) / 2).expand(n, dim).contiguous()
         z = torch.randn(n, dim, generator=generator, dtype=torch.float64)
-        z = z / (torch._standard_gamma(half, generator) / half).sqrt()
+        z = z * _t_scale((self.log_degrees.exp() + 2).expand(n, dim), generator)
         rows = torch.zeros_like(z)
         for k in range(dim):
             location, log_scale = self._conditional(rows)
@@ -259,40 +250,38 @@ class SplineFlow:
         return self.flow.sample(n, generator).double()
 
 
-def candidates(kind: str, x: Tensor) -> Iterator[tuple[str, float]]:
-    r"""The kinds of students that suit draws x (n, D), with a setting each; simple ones first."""
+class Candidate(NamedTuple):
+    r"""A student that may suit draws."""
+
+    family: str
+    name: str  # with its setting
+    fit: Callable[[Tensor], Student]  # to rows (n, D) in float64
+
+
+def candidates(kind: str, x: Tensor, factor: Tensor, seed: int) -> Iterator[Candidate]:
+    r"""Students of a kind, or "auto", for rows x (n, D) whitened by a factor; simple ones first."""
     n, dim = x.shape
     kinds = STUDENTS if kind == "auto" else (kind,)
-    if "gaussian" in kinds:
-        yield "gaussian", math.inf
-    if "student_t" in kinds:
-        yield from (("student_t", degrees) for degrees in reversed(DEGREES))
-    if "autoregressive" in kinds and dim > 1:
-        yield from (("autoregressive", sort) for sort in (0, 1))
-    if "radial" in kinds:
-        yield from (("radial", k) for k in (1, 2, 4) if n // k >= 100 + 10 * dim or k == 1)
-    if "mixture" in kinds:
-        most = n // (10 + 4 * dim)  # draws that a component's covariance needs
-        yield from (("mixture", k) for k in (2, 4, 8, 16, 32) if k <= most or k == 2)
-    if "flow" in kinds:
-        yield "flow", 0
 
-
-def fit_student(
-    kind: str, setting: float, x: Tensor, seed: int, factor: Tensor | None = None
-) -> Student | None:
-    r"""A student fitted to rows x (n, D) in float64, whitened by a factor; None if it cannot be."""
-    generator = torch.Generator().manual_seed(seed)
-    try:
-        if kind in ("gaussian", "student_t"):
-            return StudentT(x, setting)
-        if kind == "autoregressive":
-            assert factor is not None
-            return Autoregressive(x, factor, bool(setting))
-        if kind == "radial":
-            return Radial(x, int(setting), generator)
-        if kind == "mixture":
-            return _mixture(x, int(setting), generator)
-        return SplineFlow(x, seed)
-    except (LimbeckError, torch.linalg.LinAlgError):
-        return None
+    for family in kinds:
+        if family == "gaussian":
+            yield Candidate(family, family, lambda x: StudentT(x, math.inf))
+        elif family == "student_t":
+            for nu in reversed(DEGREES):
+                yield Candidate(family, f"{family} ({nu:g})", partial(StudentT, degrees=nu))
+        elif family == "autoregressive" and dim > 1:
+            for sort in (False, True):
+                yield Candidate(family, family, partial(Autoregressive, factor=factor, sort=sort))
+        elif family == "radial":
+            for k in (k for k in (1, 2, 4) if n // k >= 100 + 10 * dim or k == 1):
+                yield Candidate(family, f"{family} ({k})", partial(Radial, clusters=k, seed=seed))
+        elif family == "mixture":
+            most = n // (10 + 4 * dim)  # draws that a component's covariance needs
+            for k in (k for k in (2, 4, 8, 16, 32) if k <= most or k == 2):
+                yield Candidate(
+                    family,
+                    f"{family} ({k})",
+                    partial(_mixture, components=k, generator=torch.Generator().manual_seed(seed)),
+                )
+        elif family == "flow":
+            yield Candidate(family, family, partial(SplineFlow, seed=seed))

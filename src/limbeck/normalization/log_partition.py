@@ -31,6 +31,7 @@ from limbeck.supports import Discrete
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
 DEFAULT_ERROR, DEFAULT_SECONDS = 0.01, 40.0  # of "auto", where neither is given
 PILOT_SAMPLES = 1000
+DRAWS_PER_CHAIN = 8  # of a bridge: they share a burn-in
 
 
 @checked_arguments
@@ -192,17 +193,26 @@ def _with_samples(
 
     The pilot's samples do not enter the estimate, so that its error decides on nothing.
     """
-    began = time.perf_counter()
-    pilot = replace(method, samples=PILOT_SAMPLES)
+    began, each = time.perf_counter(), 1
+    if isinstance(method, Bridge) and method.chains is None:
+        each = DRAWS_PER_CHAIN
+        method = replace(method, samples=each, chains=1, thin="auto")
+
+    def with_runs(n: int) -> Method:
+        return replace(method, samples=n * each, **({"chains": n} if each > 1 else {}))
+
+    runs = PILOT_SAMPLES if each == 1 else PILOT_SAMPLES // 4
+    pilot = with_runs(runs)
     z = pilot.estimate(target, proposal, seed=seed + 2**40, progress=progress)
     took = time.perf_counter() - began
     affordable = 0.8 * max(left - took, 0.0) / took
     factor = affordable
     if std_error is not None:
         factor = min(1.2 * (z.diagnostics["sampling_error"] / std_error) ** 2, affordable)
-    n = min(max(PILOT_SAMPLES, math.ceil(factor * PILOT_SAMPLES)), 2**22)
-    announce(f"{method.name}: {n:,} samples, about {took * n / PILOT_SAMPLES:.0f} s", progress)
-    return replace(method, samples=n)
+    n = min(max(runs, math.ceil(factor * runs)), 2**22 // each)
+    seconds = took * n / runs
+    announce(f"{method.name}: {n * each:,} samples, at most {seconds:.0f} s", progress)
+    return with_runs(n)
 
 
 def _note(z: LogPartition, std_error: float | None) -> str:

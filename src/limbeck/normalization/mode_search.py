@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,9 @@ from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
-from limbeck.normalization.real_modes import MAX_SIZE, RealSearch, chosen_rows
+from limbeck.normalization.real_modes import MAX_SIZE, Box, RealSearch, chosen_rows
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
-from limbeck.samplers.gibbs import sweep
 from limbeck.supports import Discrete
 
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10  # around each event
@@ -26,8 +26,10 @@ SINGULAR = (
     "log p̃ rises so steeply towards a point that its integral seems to be infinite, or to lie "
     "within a millionth of the samples' spread"
 )
+HURRIED = "the time was up before all likely events were searched for: allow more seconds"
 CROWDED = 5.0  # a z-score of too many visits; of all regions, chance gives one in 10⁴ estimates
 MAX_CALLS = 2000  # of log p̃ in a round over all sites; with more, nothing moves site by site
+RANDOM_NUMBERS = 2**24  # of random events, from the highest of which climbs start
 
 
 class Peak(NamedTuple):
@@ -105,7 +107,8 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     def turn_each(x: Tensor) -> Tensor:
         x, activation = x.clone(), x @ W + b
         hidden = softplus(activation).sum(1)
-        for i, (weights, bias) in enumerate(zip(W.unbind(), a.unbind(), strict=True)):
+        sites = promising_sites(x, activation, hidden)
+        for i, weights, bias in zip(sites.tolist(), W[sites], a[sites], strict=True):
             change = 1 - 2 * x[:, i]  # of this bit, if it turns
             turned = torch.addcmul(activation, change[:, None], weights)
             turned_hidden = softplus(turned).sum(1)
@@ -114,6 +117,18 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
             activation = torch.where(better[:, None], turned, activation)
             x[:, i] += better * change
         return x
+
+    def promising_sites(x: Tensor, activation: Tensor, hidden: Tensor) -> Tensor:
+        # sites that gain in some row if they turn alone: after steps of all bits, few
+        gains = torch.zeros_like(a, dtype=torch.bool)
+        size = max(1, (2**17 if W.device.type == "cpu" else BLOCK) // activation.numel())
+        for start in range(0, len(a), size):
+            part = slice(start, start + size)
+            change = 1 - 2 * x[:, part]  # (rows, sites)
+            turned = torch.addcmul(activation[:, None], change[..., None], W[part])
+            gain = softplus(turned).sum(2) - hidden[:, None] + change * a[part]
+            gains[part] = (gain > _noise(hidden)[:, None]).any(0)
+        return gains.nonzero().flatten()
 
     x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
     return x @ a + softplus(x @ W + b).sum(1) + rbm.constant, x.to(rbm.W.dtype)
@@ -150,26 +165,30 @@ class Region(NamedTuple):
 def check_modes(
     densities: Densities, x: Tensor, log_z: float, std_error: float,
     log_weights: Tensor | None = None, given: Tensor | None = None,
-) -> tuple[list[str], float, dict[str, float]]:  # fmt: skip
+) -> tuple[list[str], list[str], float, dict[str, float]]:  # fmt: skip
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
     *shape) are in it that often, by `log_weights` (chains · draws,) if they have any: a binomial
     test with effective numbers of draws. Over real numbers the sets are boxes.
 
-    It returns reasons not to trust the estimate, the nats that it is too low by (above 0 also where
-    draws are too few), and counts by name.
+    It returns reasons not to trust the estimate, checks that there was no time for, the nats that
+    it is too low by (above 0 also where draws are too few), and counts by name.
     """
     if not math.isfinite(log_z + std_error):
-        return [], 0.0, {}
+        return [], [], 0.0, {}
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    reasons = list[str]()
+    reasons, unchecked = list[str](), list[str]()
     if isinstance(densities.support, Discrete):
         search = ModeSearch(densities, densities.support, draws, given)
         regions, count = search.regions()
         evaluations = search.evaluations
+        if search.hurried:
+            unchecked.append(HURRIED)
     elif densities.support.size > MAX_SIZE:
-        return [], 0.0, {}
+        return [], [], 0.0, {}
+    elif densities.time_left() < 0:
+        return [], [HURRIED], 0.0, {}
     else:
         regions, reasons, evaluations = real_regions(densities, draws, given)
         count = len(regions)
@@ -204,7 +223,7 @@ def check_modes(
         lacking = max(lacking, math.log1p(gap))
     counts: dict[str, float] = {"modes_checked": count, "modes_evaluations": evaluations}
     if not missed and not crowded:
-        return reasons, lacking, counts
+        return reasons, unchecked, lacking, counts
     region, log_implied, share, size = min(
         missed or crowded, key=lambda m: (m[0].several, -m[0].log_mass)
     )
@@ -220,7 +239,7 @@ def check_modes(
     if not missed:
         advice = "the draws are not the target's, or log Z is too high"
     reason = f"the estimate implies {implied} for {region.name}, but {visited}: {advice}"
-    return [*reasons, reason], lacking, counts
+    return [*reasons, reason], unchecked, lacking, counts
 
 
 def real_regions(
@@ -228,19 +247,46 @@ def real_regions(
 ) -> tuple[list[Region], list[str], int]:
     r"""Boxes around peaks over real numbers, a reason for doubt if one has no integral; calls."""
     search = RealSearch(densities, draws, given)
-    boxes, regions, fresh = search.boxes(), list[Region](), list[tuple[float, float]]()
-    for number, box in enumerate(boxes):
-        rows, log_q = box.sample(1000, search.generator)
-        weights = search.log_p(rows) - log_q
+    boxes, names = search.boxes(), list[str]()
+    for box in boxes:
         shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
-        name = f"a box around ({shown}{', …' if len(box.peak) > 8 else ''}), found by climbing"
-        inside = box.contains(search.draws).cpu()
-        regions.append(Region(name, *_mass(weights.cpu(), -math.inf), inside))
-        for before in boxes[:number]:
-            weights = weights.masked_fill(before.contains(rows), -math.inf)
-        fresh.append(_mass(weights.cpu(), -math.inf))
+        names.append(
+            f"a box around ({shown}{', …' if len(box.peak) > 8 else ''}), found by climbing"
+        )
+
+    def sample(box: Box) -> tuple[Tensor, Tensor]:
+        rows, log_q = box.sample(1000, search.generator)
+        return rows, search.log_p(rows) - log_q
+
+    none = [-math.inf] * len(boxes)
+    regions = measured(names, boxes, none, search.draws, sample, "boxes")
     reasons = [SINGULAR] if search.singular(boxes) else []
-    return regions + _union(regions, fresh, "boxes"), reasons, search.evaluations
+    return regions, reasons, search.evaluations
+
+
+Set = TypeVar("Set", Box, "Neighbourhood")
+
+
+def measured(
+    names: list[str], sets: list[Set], exact: list[float], draws: Tensor,
+    sample: Callable[[Set], tuple[Tensor, Tensor]], kind: str,
+) -> list[Region]:  # fmt: skip
+    r"""Sets and their union as regions, with masses from weighted samples.
+
+    `exact` are log masses of the sets' centres, of which samples take no account.
+    """
+    regions = list[Region]()
+    fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
+    for number, (name, around, log_mass) in enumerate(zip(names, sets, exact, strict=True)):
+        rows, weights = sample(around)
+        inside = around.contains(draws).cpu()
+        regions.append(Region(name, *_mass(weights.cpu(), log_mass), inside))
+        for known in sets[:number]:
+            weights = weights.masked_fill(known.contains(rows), -math.inf)
+            if known.contains(around.centre).any():
+                log_mass = -math.inf
+        fresh.append(_mass(weights.cpu(), log_mass))
+    return regions + _union(regions, fresh, kind)
 
 
 class ModeSearch:
@@ -253,6 +299,7 @@ class ModeSearch:
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
+        self.hurried = False  # whether something was left out for lack of time
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         self.evaluations += len(x)
@@ -283,9 +330,13 @@ class ModeSearch:
             values, constant = values[chosen], constant[chosen]
         names = [f"the event of all {value:g}" for value in values.tolist()]
         climbed = constant[:0]
-        if self.rbm is not None or self.sites_are_few:
+        began, random = time.monotonic(), self._high_events(64)
+        calls = support.size * (support.count - 1) * 10 if self.rbm is None else 10
+        if calls * (time.monotonic() - began) > self.densities.time_left():
+            self.hurried = True
+        elif self.rbm is not None or self.sites_are_few:
             some = chosen_rows(draws, 16, self.generator)
-            random = support.start(16, self.generator, draws.device, draws.dtype)
+            random = self._high_events(RANDOM_NUMBERS // support.size)
             starts = [constant, random, some, *self._images(some)]
             if self.given is not None:
                 starts.append(chosen_rows(self.given.to(draws), 16, self.generator))
@@ -301,6 +352,17 @@ class ModeSearch:
         names = list(itertools.compress(names, possible.tolist()))
         return names, torch.cat([constant, climbed])[possible], log_p[possible].tolist()
 
+    def _high_events(self, count: int) -> Tensor:
+        r"""The highest 16 of random events: a narrow peak in a flat density is found by chance."""
+        like, time_left = self.draws, self.densities.time_left
+        best, half, left = like[:0], time_left() / 2, count
+        while left and (not len(best) or time_left() >= half):
+            n = min(left, max(64, RANDOM_NUMBERS // self.support.size // 16))
+            x = self.support.start(n, self.generator, like.device, like.dtype)
+            x, left = torch.cat([best, x]), left - n
+            best = x[self.log_unnormalized(x).topk(min(16, len(x))).indices]
+        return best
+
     def _images(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Events (n, *shape) with all values reversed, and with other values in cyclic order.
 
@@ -315,49 +377,47 @@ class ModeSearch:
 
     def neighbourhoods(self, names: list[str], events: Tensor, log_p: list[float]) -> list[Region]:
         r"""What lies around events, and around short chains from random events; and all of it."""
-        support = self.support
+        support, target = self.support, self.densities.target
         elsewhere = start_events(self.densities, "target", LOCAL_CHAINS, self.generator)
+        move = getattr(target, "advance", None)
+        if self.rbm is None and self.sites_are_few:  # a user's sampler may jump between modes
+            if not isinstance(target, Energy):
+                target = Energy(lambda x: -self.log_unnormalized(x), support)
+            move = target.sites
+        if move is None:
+            return []
+        elsewhere = move(elsewhere, 1, self.generator)  # the first one may look for couplings
+        began = time.monotonic()
+        elsewhere = move(elsewhere, 1, self.generator)
+        took = LOCAL_SWEEPS * max(time.monotonic() - began, 1e-9)
+        affordable = self.densities.time_left() / took - 1
+        if affordable < len(events):
+            self.hurried = True
+            if affordable < 0:
+                return []
+            likely = sorted(range(len(events)), key=lambda k: -log_p[k])[: int(affordable)]
+            names, log_p = [names[k] for k in likely], [log_p[k] for k in likely]
+            events = events[likely]
         x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-        if self.rbm is not None or not self.sites_are_few:
-            advance = getattr(self.densities.target, "advance", None)
-            moved = x if advance is None else advance(x, LOCAL_SWEEPS, self.generator)
-        elif isinstance(target := self.densities.target, Energy):  # faster for pairs of sites
-            moved = target.sites(x, LOCAL_SWEEPS, self.generator)
-        else:  # site by site: a sampler of the user's may jump between modes
-            moved, logs = x, None
-            for step in range(LOCAL_SWEEPS):  # chains from random events cool down first
-                beta = (step + 1) / LOCAL_SWEEPS
-                elsewhere, _ = sweep(
-                    self.log_unnormalized, elsewhere, support, self.generator, beta=beta
-                )
-            moved[-LOCAL_CHAINS:] = elsewhere
-            for _ in range(LOCAL_SWEEPS):
-                moved, logs = sweep(
-                    self.log_unnormalized, moved, support, self.generator, known=logs
-                )
-        chains = self._codes(moved).split(LOCAL_CHAINS)
+        chains = self._codes(move(x, LOCAL_SWEEPS, self.generator)).split(LOCAL_CHAINS)
         names = [f"{name} and the events around it" for name in names]
-        names.append("the events that chains from random starts reach as they cool down")
-        centres, exact_masses = self._codes(events), [*log_p, -math.inf]
-        drawn, regions, before = self._codes(self.draws), list[Region](), list[Neighbourhood]()
-        fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
-        for k, (name, local, exact) in enumerate(zip(names, chains, exact_masses, strict=True)):
-            around = Neighbourhood.of(local, support.count, centres[k : k + 1])
-            q = around.log_q.exp()  # a product of independent sites; its samples measure the mass
-            sampled = torch.multinomial(q, 500, True, generator=self.generator).T
-            log = around.log_prob(sampled)
-            inside = (log >= around.floor) & ~around.at_centre(sampled)
-            other = support.decode(sampled.to(x.dtype)).reshape(-1, *support.shape)
-            weights = (self.log_unnormalized(other) - log).masked_fill(~inside, -math.inf)
-            mass = _mass(weights.cpu(), exact)
-            regions.append(Region(name, *mass, around.contains(drawn).cpu()))
-            for known in before:
-                weights = weights.masked_fill(known.contains(sampled), -math.inf)
-                if known.contains(around.centre).any():
-                    exact = -math.inf
-            fresh.append(_mass(weights.cpu(), exact))
-            before.append(around)
-        return regions + _union(regions, fresh, "sets of events")
+        names.append("the events that chains from random starts reach")
+        centres = self._codes(events)
+        around = [
+            Neighbourhood.of(local, support.count, centres[k : k + 1])
+            for k, local in enumerate(chains)
+        ]
+
+        def sample(near: Neighbourhood) -> tuple[Tensor, Tensor]:
+            # a product of independent sites; its samples measure the mass
+            codes = torch.multinomial(near.log_q.exp(), 500, True, generator=self.generator).T
+            log = near.log_prob(codes)
+            inside = (log >= near.floor) & ~near.at_centre(codes)
+            events = support.decode(codes.to(x.dtype)).reshape(-1, *support.shape)
+            return codes, (self.log_unnormalized(events) - log).masked_fill(~inside, -math.inf)
+
+        exact = [*log_p, -math.inf]
+        return measured(names, around, exact, self._codes(self.draws), sample, "sets of events")
 
     def _codes(self, x: Tensor) -> Tensor:
         dtype = torch.uint8 if self.support.count <= 256 else torch.int64

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
@@ -27,13 +25,12 @@ from limbeck.models.symmetrized import Symmetrized, Symmetry
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
-from limbeck.samplers.chains import SCHEMES, Chains, ChainTarget
+from limbeck.samplers.chains import SCHEMES, Chains
 from limbeck.training.config import PRESETS, Training, choose_device
 from limbeck.training.distill import train
-from limbeck.training.result import History, Result
-from limbeck.training.schedules import Schedule, as_schedule
+from limbeck.training.result import Result
 
-SQUARE_ERRORS = ("square_error", "log_density_error", "square_error_then_kl")
+SQUARE_ERRORS = ("square_error", "log_density_error")
 NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
 MAX_TIMED_STEPS = 10_000_000  # of a run that seconds limit
@@ -120,8 +117,8 @@ def normalize(
     burn_in: arg.CountFromZero | None = None, start: Tensor | None = None,
     init: Annotated[str, arg.Choice("auto", "none", "teacher")] = "auto",
     symmetry: arg.UserObject[Symmetry | None] = None, c: arg.Finite | None = None,
-    switch: arg.InnerFraction = 0.1, preset: Annotated[str, arg.Choice(*STEPS)] = "auto",
-    force: arg.Flag = False, seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
+    preset: Annotated[str, arg.Choice(*STEPS)] = "auto", force: arg.Flag = False,
+    seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
     checkpoint: arg.PathLike | None = None, progress: arg.Flag = True, **options: Any,
 ) -> Result:  # fmt: skip
     r"""Distil an unnormalised density into one that can be evaluated and sampled exactly.
@@ -130,7 +127,6 @@ def normalize(
 
     * "kl": KL(p ‖ q), maximum likelihood on the target's samples;
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
-    * "square_error_then_kl": one after the other; the history's "loss" is always the KL;
     * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may miss modes;
     * "score_matching": for continuous supports only;
 
@@ -159,7 +155,6 @@ def normalize(
             target that changes under them is refused. Default: none.
         c: The constant of the square error, at most log Z. Default: found by hill climbing, or,
             for continuous supports, from the free energy of the initial student.
-        switch: The fraction of the steps before "square_error_then_kl" switches. Default: 0.1.
         preset: "thesis" for the source text's settings: ADADELTA, batches of 20, 2,000 chains
             that all advance, a cold start. Default: "auto".
         force: Whether to allow score matching on a discrete support. Default: False.
@@ -173,7 +168,6 @@ def normalize(
     decided = ("teacher_output", "student_output", "precompute")
     training = Training.from_options(options, decided, normalize)
     by_time = training.seconds is not None and steps is None and preset == "auto"
-    by_time = by_time and loss != "square_error_then_kl"  # whose stages divide the steps
     steps = steps or (MAX_TIMED_STEPS if by_time else STEPS[preset])
     on_policy = _check_loss(loss, target, force)
     check_target(target, chains=not on_policy)
@@ -234,13 +228,10 @@ def normalize(
             training = replace(training, schedule=schedule, engine="eager")
         if by_time:
             training = replace(training, every=training.every or 100)
-        if loss == "square_error_then_kl" and isinstance(source, Chains):
-            result = square_error_then_kl(target, student, source, constant["c"], switch, training)
-        else:
-            objective = losses.log_density_error(constant["c"]) if constant else loss
-            if isinstance(objective, str):
-                objective = getattr(losses, objective)()
-            result = train(target, student, source, objective, training)
+        objective = losses.log_density_error(constant["c"]) if constant else loss
+        if isinstance(objective, str):
+            objective = getattr(losses, objective)()
+        result = train(target, student, source, objective, training)
     settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
@@ -248,50 +239,6 @@ def normalize(
         if not getattr(target, "exact", True):
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings
-    return result
-
-
-def square_error_then_kl(
-    target: ChainTarget, student: nn.Module, chains: Chains, c: float, switch: float,
-    training: Training,
-) -> Result:  # fmt: skip
-    r"""Two stages that share schedule, chains and time, each with an optimizer of its own."""
-    steps, limit = training.steps, training.seconds
-    first = min(max(1, round(switch * steps)), steps - 1)
-    if not first:
-        raise ArgumentError("steps", steps, "2 or more, at least one for each stage")
-    folders: list[Path | None] = [None, None]
-    if training.checkpoint is not None:
-        folder = Path(training.checkpoint)
-        folders = [folder / "1-square-error", folder / "2-kl"]
-        if folder.is_file() or (folder.is_dir() and set(folder.iterdir()) - set(folders)):
-            raise CheckpointError(
-                f"checkpoint: {folder} holds something else than checkpoints of these stages; "
-                "expected a new or empty folder, or one with 1-square-error and 2-kl"
-            )
-    schedule = training.schedule
-    both = as_schedule(PRESETS[training.preset]["schedule"] if schedule == "auto" else schedule)
-    training = replace(training, every=training.every or max(1, steps // 50))
-    error, kl = losses.log_density_error(c), losses.kl()
-    part = SchedulePart(both, 0, steps)
-    stage = replace(training, steps=first, checkpoint=folders[0], schedule=part)
-    # the KL is measured along, for the history
-    results = [train(target, student, chains, error + 0.0 * kl, stage)]
-    seconds = results[0].seconds
-    if results[0].failure is None and (limit is None or seconds < limit):
-        stage = replace(
-            training, steps=steps - first, checkpoint=folders[1],
-            schedule=SchedulePart(both, first, steps),
-            seconds=None if limit is None else limit - seconds,
-        )  # fmt: skip
-        chains.restarts = False
-        results.append(train(target, student, chains, kl, stage))
-    result = _joined(results, kl.name)
-    stages = [
-        {"loss": repr(loss), "steps": part.steps, "stop_reason": part.stop_reason}
-        for loss, part in zip((error, kl), results, strict=False)
-    ]
-    result.settings |= {"loss": f"{error!r}, then {kl!r}", "steps": steps, "stages": stages}
     return result
 
 
@@ -331,47 +278,3 @@ class CosineOfTime:
             self.began = time.monotonic()
         passed = min((time.monotonic() - self.began) / self.seconds, 1.0)
         return torch.full_like(t, (1 + math.cos(math.pi * passed)) / 2, dtype=torch.float64)
-
-
-@dataclass(frozen=True, repr=False)
-class SchedulePart:
-    r"""A part of a schedule of several stages, as the schedule of one of them."""
-
-    whole: Schedule
-    before: int  # steps of the stages before
-    total: int  # steps of all stages
-
-    def __call__(self, t: Tensor, total: int) -> Tensor:
-        return self.whole(t + self.before, self.total)
-
-    def __repr__(self) -> str:  # a run is recognised by it, so it must not hold an address
-        known = hasattr(self.whole, "__dataclass_fields__")
-        name = repr(self.whole) if known else getattr(self.whole, "__qualname__", "")
-        return f"Part({name}, before={self.before}, total={self.total})"
-
-
-def _joined(results: Sequence[Result], final: str) -> Result:
-    r"""One result of several stages, with the loss `final` of the last one throughout."""
-    last, before, histories = results[-1], 0, []
-    for result in results:
-        if result.history:
-            history = {name: list(values) for name, values in result.history.items()}
-            history["step"] = [before + step for step in history["step"]]
-            history["loss"] = history.get(final, history["loss"])
-            if result is not last and "held_out" in history:  # of another objective
-                history["held_out"] = [math.nan] * len(history["held_out"])
-            histories.append(history)
-        before += result.steps
-    columns = {
-        name: [value for history in histories for value in history[name]]
-        for name in (histories[-1] if histories else ())
-        if all(name in history for history in histories)
-    }
-    failure = last.failure
-    if failure is not None:
-        failure = replace(failure, step=failure.step + before - last.steps)
-    return replace(
-        last, history=History(columns), steps=before, settings=dict(last.settings), failure=failure,
-        seconds=sum(result.seconds for result in results),
-        compile_seconds=sum(result.compile_seconds for result in results),
-    )  # fmt: skip

@@ -23,6 +23,10 @@ class Box(NamedTuple):
     peak: Tensor
     widths: Tensor
 
+    @property
+    def centre(self) -> Tensor:
+        return self.peak[None]
+
     def contains(self, rows: Tensor) -> Tensor:
         r"""Whether rows (n, size) are inside, (n,)."""
         below, above = self.widths

@@ -86,6 +86,8 @@ class _Part(NamedTuple):
         u = u.reshape(len(u), *self.transform.inverse_shape(self.shape))
         x = self.transform(u)
         volume = self.transform.log_abs_det_jacobian(u, x)
+        if not self.transform.codomain.event_dim:  # none where rounding led out of the support
+            volume = torch.where(self.transform.codomain.check(x), volume, -math.inf)
         return x.reshape(len(u), -1), volume.reshape(len(u), -1).sum(1)
 
     def unconstrained(self, x: Tensor) -> Tensor:
@@ -108,6 +110,29 @@ class _Part(NamedTuple):
             received = f"draws at the boundary of its support, {self.support}"
             raise ArgumentError(self.name, received, "draws inside it")
         return flat
+
+
+class Affine(NamedTuple):
+    r"""Rows mean + factor z, with a lower triangular factor."""
+
+    mean: Tensor
+    factor: Tensor
+
+    def whiten(self, x: Tensor) -> Tensor:
+        r"""The rows z of rows x (n, D)."""
+        return torch.linalg.solve_triangular(self.factor, (x - self.mean).T, upper=False).T
+
+    def back(self, z: Tensor) -> Tensor:
+        r"""The inverse of `whiten`."""
+        return self.mean + z @ self.factor.T
+
+    def distance(self, x: Tensor) -> Tensor:
+        r"""The squared lengths (n,) of rows x when they are whitened."""
+        return self.whiten(x).square().sum(1)
+
+    @property
+    def log_volume(self) -> float:
+        return float(self.factor.diagonal().log().sum())
 
 
 class Coordinates:
@@ -156,6 +181,20 @@ class Coordinates:
                 shape = tuple(part.transform.inverse_shape(shape))
             self.sizes.append(math.prod(shape))
         self.dim = sum(self.sizes)
+        self.affine: Affine | None = None
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        r"""Unconstrained rows of draws; from now on their mean is 0, and their covariance 1."""
+        u = self.unconstrained(rows)
+        mean = u.mean(0)
+        covariance = (u - mean).T @ (u - mean) / len(u)
+        scale = covariance.diagonal().sqrt()
+        factor, failed = torch.linalg.cholesky_ex(covariance / scale.outer(scale))
+        if failed or float(factor.diagonal().min()) < 1e-6:
+            received = "variables of which some are linear functions of others"
+            raise ArgumentError("draws", received, "free parameters; see var_names and support")
+        self.affine = Affine(mean, scale[:, None] * factor)
+        return self.affine.whiten(u)
 
     @staticmethod
     def _positions(given: Mapping[Any, Any], dim: int) -> list[_Part]:
@@ -179,13 +218,16 @@ class Coordinates:
 
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Rows (n, numbers of a draw) of unconstrained rows (n, dim), and log volumes (n,)."""
+        u = u if self.affine is None else self.affine.back(u)
         pieces = zip(self.parts, u.split(self.sizes, 1), strict=True)
         values, volumes = zip(*(part.constrained(v) for part, v in pieces), strict=True)
-        return torch.cat(values, 1)[:, self._order.to(u.device)], torch.stack(volumes).sum(0)
+        volume = torch.stack(volumes).sum(0) + (self.affine.log_volume if self.affine else 0.0)
+        return torch.cat(values, 1)[:, self._order.to(u.device)], volume
 
     def unconstrained(self, rows: Tensor) -> Tensor:
         r"""The inverse of `constrained`; values outside their support are refused."""
-        return torch.cat([part.unconstrained(rows[:, part.columns]) for part in self.parts], 1)
+        u = torch.cat([part.unconstrained(rows[:, part.columns]) for part in self.parts], 1)
+        return u if self.affine is None else self.affine.whiten(u)
 
     def owner(self, coordinate: int) -> str:
         r"""The variable of a coordinate, as "draws['sigma']"."""

@@ -50,6 +50,7 @@ class LogDensity:
         self.support = Real(coordinates.dim)
         self.failures = 0  # rows at which it raised or was not a number
         examples = rows[spread(len(rows), 6)]
+        self._example = examples[0]
         self._call = self._find_call(examples, dtype)
         try:
             with torch.enable_grad():
@@ -150,7 +151,10 @@ class LogDensity:
     def log_unnormalized(self, u: Tensor) -> Tensor:
         r"""log p̃(u), (n,), of unconstrained rows; −∞ where it cannot be evaluated."""
         rows, volume = self.coordinates.constrained(u)
-        log = self._protected(rows) + volume
+        # not evaluated where numbers are too large or small: errors of users' functions are slow
+        inside = rows.isfinite().all(1) & volume.isfinite()
+        rows = torch.where(inside[:, None], rows, self._example)
+        log = torch.where(inside, self._protected(rows) + volume, -math.inf)
         bad = log.isnan() | (log == math.inf)
         self.failures += int(bad.sum())
         return torch.where(bad, -math.inf, log)

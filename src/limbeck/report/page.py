@@ -41,10 +41,9 @@ def write_tour(
     *, title: Text = "A tour of limbeck", commands: Items[Sequence[str]] = (),
 ) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
-    lists = {"folders": (folders, "result folders"), "findings": (findings, "sentences")}
-    for argument, (items, what) in lists.items():
+    for argument, items in {"folders": folders, "findings": findings}.items():
         if isinstance(items, str | Path) or not items:
-            raise ArgumentError(argument, shown(items), f"one or more {what}, in a list")
+            raise ArgumentError(argument, shown(items), "one or more, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
     paths = [FilePath()("folders", folder) for folder in folders]

@@ -165,16 +165,11 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
 
 
 def _draw_surface(
-    saved: Saved, ax: Axes, values: np.ndarray, cmap: str, ends: tuple[float, float]
+    saved: Saved, ax: Axes, values: np.ndarray, colours: str, ends: tuple[float, float]
 ) -> AxesImage:
-    x, y = saved.arrays["surface_x"], saved.arrays["surface_y"]
-    image = ax.imshow(
-        values.T, origin="lower", extent=(x[0], x[-1], y[0], y[-1]), cmap=cmap, vmin=ends[0],
-        vmax=ends[1], interpolation="bilinear", aspect="auto",
-    )  # fmt: skip
-    ax.grid(False)
     ax.set(xlabel="first variable", ylabel="second variable")
-    return image
+    sides = saved.arrays["surface_x"], saved.arrays["surface_y"]
+    return plots.heat_map(ax, *sides, values, colours, ends)
 
 
 @arg.checked_arguments

@@ -14,30 +14,28 @@ from torch import Tensor
 
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, LINES, MUTED
+from limbeck.report.canvas import COLOURS, INK, LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
 Floats = Sequence[float]
-Numbers = str | Sequence[Any] | np.ndarray | Tensor  # a string has spaces between its numbers
+Numbers = Sequence[Any] | np.ndarray | Tensor
 Curve = tuple[Floats, Floats]  # along the horizontal and the vertical axis
 Estimates = Mapping[str, Mapping[str, Any]]  # dicts of `LogPartition.to_dict`, by name
 Band = tuple[str, float, float, float]  # a name, a value, and both ends of an interval
 
 
 def progress(
-    axes: Axes, curves: Mapping[str, Curve], *, label: str = "test log probability (nats)",
-    reference: tuple[str, float] | None = None,
-) -> str:  # fmt: skip
+    axes: Axes, curves: Mapping[str, Curve], *, label: str = "test log probability (nats)"
+) -> str:
     r"""Curves against the number of training steps.
 
     Arguments:
         axes: Where to draw.
         curves: Steps and values, by name.
         label: The quantity and its unit. Default: "test log probability (nats)".
-        reference: Name and value of a horizontal line. Default: None.
     """
     if not curves:
         raise ArgumentError("curves", "nothing to draw", "one or more, by name")
@@ -46,14 +44,11 @@ def progress(
         if len(x) != len(y):
             raise ArgumentError(name, f"{len(x)} and {len(y)} numbers", "as many of each")
         axes.plot(x, y, color=COLOURS[number % len(COLOURS)], label=name)
-    if reference is not None:
-        axes.axhline(reference[1], color=MUTED, linestyle="--", linewidth=1, label=reference[0])
     axes.set(xlabel="steps", ylabel=label)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(loc="best")
     ends = [f"{name} ends at {float(y[-1]):.2f}" for name, (_, y) in curves.items()]
-    level = "" if reference is None else f" The dashed line is {reference[0]}, {reference[1]:.2f}."
-    return f"Line plot of {label} against training steps: {'; '.join(ends)}.{level}"
+    return f"Line plot of {label} against training steps: {'; '.join(ends)}."
 
 
 def falls(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
@@ -98,9 +93,7 @@ def sorted_log_probabilities(
     )
 
 
-def intervals(
-    axes: Axes, estimates: Estimates, *, reference: Band | None = None, bounds: bool = False
-) -> str:
+def intervals(axes: Axes, estimates: Estimates, *, reference: Band | None = None) -> str:
     r"""Estimates of log Z below one another, with three standard errors on either side.
 
     Doubtful and unchecked ones are drawn hollow and dashed.
@@ -109,7 +102,6 @@ def intervals(
         axes: Where to draw.
         estimates: Dicts of `LogPartition.to_dict`, by name.
         reference: Name, value, and ends of an interval that is drawn as a band. Default: None.
-        bounds: Whether to mark lower and upper bounds too, which may be far away. Default: False.
     """
     if not estimates:
         raise ArgumentError("curves", "nothing to draw", "one or more, by name")
@@ -131,10 +123,6 @@ def intervals(
             label=None if state in states else state,
         )  # fmt: skip
         states.add(state)
-        limits = (estimate.get("bounds") or {}) if bounds else {}
-        for side, mark in (("lower", ">"), ("upper", "<")):
-            if limits.get(side) is not None:
-                axes.plot(limits[side][0], row, mark, color=MUTED, markersize=5)
         texts.append(f"{name} {value:.3f} ± {half:.3f}{'' if trusted else f' ({state})'}")
     rows_below(axes, list(estimates))
     axes.set_xlabel("log Z (nats), ± 3 standard errors")
@@ -212,12 +200,6 @@ def mosaic(
     return sheet.reshape(down * (height + 1), -1)[:-1, :-1]
 
 
-def numbers(packed: Numbers, width: int | None = None) -> np.ndarray:
-    r"""Numbers from an array, from lists or from one string; `width` makes rows of them."""
-    array = np.asarray(packed.split() if isinstance(packed, str) else packed, dtype=float)
-    return array if width is None else array.reshape(-1, width)
-
-
 def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
     r"""Probabilities on a square, blue below and red above one half, with contour lines.
 
@@ -226,19 +208,29 @@ def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
         side: Coordinates along both directions, (m,).
         values: Probabilities (m, m), the first index along the horizontal direction.
     """
-    at, p = numbers(side), numbers(values)
+    at, p = np.asarray(side, float), np.asarray(values, float)
     if p.size != at.size**2:
         raise ArgumentError("values", f"{p.size} numbers", f"{at.size**2}, a square of the side")
-    p = p.reshape(at.size, at.size).T
-    edge = (at[1] - at[0]) / 2
-    low, high = at[0] - edge, at[-1] + edge
+    p = p.reshape(at.size, at.size)
+    image = heat_map(axes, at, at, p, "RdBu_r", (0.0, 1.0))
+    axes.set_aspect("equal")
+    probability_lines(axes, at, at, p.T)
+    return image
+
+
+def heat_map(
+    axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, colours: str,
+    ends: tuple[float, float],
+) -> AxesImage:  # fmt: skip
+    r"""Values (len(x), len(y)) on a grid, as colours between two ends."""
+    half = (x[1] - x[0]) / 2, (y[1] - y[0]) / 2
     image = axes.imshow(
-        p, origin="lower", extent=(low, high, low, high), cmap="RdBu_r", vmin=0, vmax=1,
+        values.T, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto",
+        extent=(x[0] - half[0], x[-1] + half[0], y[0] - half[1], y[-1] + half[1]),
         interpolation="bilinear",
     )  # fmt: skip
-    probability_lines(axes, at, at, p)
     axes.grid(False)
-    axes.set(xlim=(at[0], at[-1]), ylim=(at[0], at[-1]))
+    axes.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
     return image
 
 
@@ -250,42 +242,12 @@ def probability_lines(axes: Axes, x: np.ndarray, y: np.ndarray, p: np.ndarray) -
 
 def classes(axes: Axes, points: Numbers, labels: Numbers) -> None:
     r"""Points (n, 2) of two classes: label 1 as discs, label 0 as squares."""
-    x, y = numbers(points, 2), np.asarray(labels)
+    x, y = np.asarray(points, float), np.asarray(labels)
     for label, mark, colour in ((1, "o", COLOURS[1]), (0, "s", COLOURS[0])):
         axes.plot(
             *x[y == label].T, mark, color=colour, markeredgecolor="white", markeredgewidth=0.5,
             markersize=4, label=f"y = {label}",
         )  # fmt: skip
-
-
-def density(axes: Axes, across: Numbers, up: Numbers, values: Numbers) -> None:
-    r"""A density over two variables (m, n), with lines at 1, 10 and 50% of its maximum."""
-    x, y = numbers(across), numbers(up)
-    heights = numbers(values).reshape(len(x), len(y)).T
-    # logarithms are smooth where a density falls steeply, and so are the lines between points
-    logs = np.log(np.maximum(heights / heights.max(), 5e-5))
-    shares = (0.01, 0.1, 0.5)
-    greys = ("#f5f5f5", "#dedede", "#b3b3b3", "#858585")
-    axes.contourf(x, y, logs, np.log([*shares, 0.8, 1.001]), colors=greys)
-    axes.contour(x, y, logs, np.log(shares), colors="#9a9a9a", linewidths=0.5, linestyles="solid")
-    axes.grid(False)
-
-
-def weights(axes: Axes, draws: Numbers, share: Numbers) -> None:
-    r"""Trained draws (k, 2) as discs, whose areas are their shares (k,)."""
-    x, y = numbers(draws, 2).T
-    size = 240 * numbers(share) + 4
-    axes.scatter(x, y, s=size, color=COLOURS[1], edgecolor="white", linewidth=0.5, zorder=3)
-
-
-def ellipses(axes: Axes, mean: Numbers, covariance: Numbers) -> None:
-    r"""One and two standard deviations of a Gaussian over two variables."""
-    centre = numbers(mean)
-    angle = np.linspace(0, 2 * np.pi, 100)
-    circle = np.linalg.cholesky(numbers(covariance, 2)) @ np.stack([np.cos(angle), np.sin(angle)])
-    for radius in (1, 2):
-        axes.plot(*(centre[:, None] + radius * circle), color=COLOURS[1], linewidth=1.2)
-    axes.plot(*centre, "+", color=COLOURS[1])
 
 
 def _vector(argument: str, values: Sequence[float]) -> np.ndarray:

@@ -116,7 +116,6 @@ class Chains(Inputs):
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
-        self.restarts = True  # at `to`; the second stage of a training goes on where it stands
         self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
         self._x: Tensor | None = None  # at a fixed address once it exists
@@ -183,8 +182,6 @@ class Chains(Inputs):
         return Batch(self.x[:n].clone().to(dtype=self.dtype))
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        if not self.restarts:
-            return
         super().to(device, dtype, seed)
         if isinstance(self.target, nn.Module):
             self.target.to(device)
@@ -292,12 +289,13 @@ class Chains(Inputs):
         return self._logs
 
     def collect(
-        self, kernel: str, burn_in: int | None, per_chain: int, thin: int,
+        self, kernel: str, burn_in: int | None, per_chain: int, thin: int | None,
         converged: Callable[[Logs, Logs, Logs], bool],
     ) -> Draws:  # fmt: skip
         r"""Draws after a burn-in; None moves until chains have `converged`, and then as long again.
 
-        `converged` gets log densities at the start, after a quarter of the steps, and now.
+        `converged` gets log densities at the start, after a quarter of the steps, and now. Without
+        `thin`, a 40th of the burn-in lies between two draws of a chain.
         """
         start, origin = self.logs().cpu(), self.x.clone()
         if burn_in is None:
@@ -318,8 +316,9 @@ class Chains(Inputs):
             early = self.logs().cpu()
             self.sweep(FINAL_SWEEPS)
         parts, x = list[Logs](), list[Tensor]()
+        between = max(1, steps // 40) if thin is None else thin
         for draw in range(per_chain):
-            self.move(kernel, thin if draw else 0)
+            self.move(kernel, between if draw else 0)
             parts.append(self.logs().cpu())
             x.append(self.x.clone())
         logs = Logs(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))

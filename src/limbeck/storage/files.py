@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,6 @@ TYPES = {
     torch.bfloat16: "BF16", torch.int16: "I16", torch.uint16: "U16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-BY_NAME = {name: dtype for dtype, name in TYPES.items()}
 
 
 def encode(
@@ -90,27 +90,13 @@ def decode(
 
 def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     r"""The tensors and the metadata of a safetensors file."""
-    start, tensors, end = 8 + int.from_bytes(content[:8], "little"), {}, 0
     try:
-        header = json.loads(content[8 : min(start, records.MAX_BYTES)])
-        metadata = header.pop("__metadata__", None) or {}
-        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            dtype, shape = BY_NAME[entry["dtype"]], entry["shape"]
-            first, last = entry["data_offsets"]
-            if not end == first <= last <= len(content) - start:
-                raise ValueError(f"{name} is not within it, or overlaps another")
-            end = last
-            part = torch.frombuffer(content, dtype=torch.uint8)[start + first : start + last]
-            # large ones are not copied; torch takes its own structures to be aligned
-            aligned = last - first > 2**20 and (start + first) % 16 == 0
-            tensors[name] = (part if aligned else part.clone()).view(dtype).reshape(shape)
-        if len(content) != start + end:
-            raise ValueError("it has another size than its header says")
-        metadata = {str(name): str(value) for name, value in metadata.items()}
+        tensors = safetensors.torch.load(bytes(content))
+        end = 8 + int.from_bytes(content[:8], "little")
+        metadata: dict[str, str] = json.loads(content[8:end]).get("__metadata__") or {}
         "".join(metadata.values()).encode()  # a half of a character has none
         return tensors, metadata
-    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
-        # a header that is nested too deep raises a RuntimeError
+    except (safetensors.SafetensorError, ValueError, LookupError, RuntimeError, TypeError) as error:
         raise records.damaged(path, f"is not a readable safetensors file ({error})") from error
 
 

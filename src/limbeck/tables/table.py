@@ -292,7 +292,7 @@ def check_names(frame: Any) -> None:
     times = Counter(map(str, frame.columns))
     for name in frame.columns:
         if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
-            expected = "strings or whole numbers: df.columns = df.columns.astype(str)"
+            expected = "non-empty strings or whole numbers: df.columns = df.columns.astype(str)"
             raise ArgumentError("df", f"the column name {name!r}", expected)
         if times[str(name)] > 1:
             raise ArgumentError("df", f"the column name {str(name)!r} twice", "different names")

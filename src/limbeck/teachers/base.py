@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from limbeck import outputs as forms
 from limbeck.arguments import Choice, Flag, UserObject, checked_arguments
 from limbeck.arrays import Batch, X, as_dict, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError, shown
-from limbeck.evaluation import View, close_taps, depends_on_inputs
+from limbeck.evaluation import View, close_taps, depends_on_inputs, evaluating
 from limbeck.teachers.keys import to_numpy
 
 
@@ -47,7 +48,7 @@ class Teacher:
         self.exact = draw is None if exact is None else exact
         self.form = output_form("teacher_output", source, output)
         self.differentiable = differentiable
-        self._training: list[nn.Module] = []
+        self._modes = ExitStack()  # which restores those of the source's layers
 
     def infer_output(self, batch: Batch, needs: str) -> None:
         r"""Infer form and differentiability at a few inputs, and refuse what does not fit."""
@@ -103,15 +104,11 @@ class Teacher:
         r"""Move to the student's device and switch to evaluation mode."""
         if isinstance(self.source, nn.Module):
             self.source.to(device)
-            self._training = [module for module in self.source.modules() if module.training]
-            for module in self._training:
-                module.training = False
+            self._modes.enter_context(evaluating(self.source))
 
     def release(self) -> None:
         r"""Restore the modes of the teacher's layers, and remove limbeck's hooks."""
-        for module in self._training:
-            module.training = True
-        self._training = []
+        self._modes.close()
         close_taps(self.source)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -11,24 +11,23 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from limbeck.arguments import Choice, Count, PathLike, checked_arguments
+from limbeck.arguments import PathLike, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError, rename_argument, shown
 from limbeck.records import encode
 from limbeck.storage import disk
 from limbeck.storage.files import differences
 from limbeck.teachers.keys import Array, distinct, row_keys
 
-FORMAT = "limbeck-teacher-cache-1"
+FORMAT = "limbeck-teacher-cache-2"
 META = "meta.json"
-KEYS, VALUES = ".keys.npy", ".values.npy"
-MOST = 64  # segments, before the smaller half becomes one
-CHUNK = 2**24  # bytes that are copied at once
+ROWS = ".rows.npy"  # the ending of each file of rows
+MOST = 64  # files of rows, before the smaller half becomes one
 ABANDONED = 24 * 3600.0  # seconds after which an unfinished file has no writer any more
 
 
@@ -40,20 +39,13 @@ class TeacherCache:
 
     Arguments:
         folder: The folder; it is created with the first predictions.
-        top_k: Number of the largest probabilities to store exactly; when they are read, the rest of
-            1 is spread evenly over the other classes. Default: None, all of them.
-        dtype: The type of stored numbers, "float32" or "float64". Default: "float32".
     """
 
     @checked_arguments
-    def __init__(
-        self, folder: PathLike, top_k: Count | None = None,
-        dtype: Annotated[str, Choice("float32", "float64")] = "float32",
-    ) -> None:  # fmt: skip
-        self.folder, self.dtype = Path(folder), dtype
+    def __init__(self, folder: PathLike) -> None:
+        self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
-        self.top_k = top_k
         self._open: dict[str, Answers] = {}
 
     def answers(
@@ -69,13 +61,11 @@ class TeacherCache:
         """
         if not isinstance(teacher, str) or not teacher:
             raise ArgumentError("cache_key", shown(teacher), "a string that stands for the teacher")
-        partial = self.top_k is not None and kind == "values" and self.top_k < shape[0]
-        top_k = self.top_k if partial else None
         about = {
             "format": FORMAT, "teacher": teacher, "kind": kind, "shape": list(shape),
-            "names": list(map(str, names)), "top_k": top_k, "dtype": self.dtype,
+            "names": list(map(str, names)),
         }  # fmt: skip
-        identity = json.dumps([teacher, kind, top_k, self.dtype])
+        identity = json.dumps([teacher, kind, None, "float32"])  # as of format 1, to refuse those
         digest = hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
         legible = re.sub(r"[^\w.-]+", "-", teacher, flags=re.ASCII).strip(".-")[:40]
         folder = self.folder / f"{legible}-{digest}".lstrip("-")
@@ -85,82 +75,83 @@ class TeacherCache:
         return known
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TeacherCache, (str(self.folder), self.top_k, self.dtype)  # not what is in memory
+        return TeacherCache, (str(self.folder),)  # not what is in memory
 
     def __repr__(self) -> str:
         return f"TeacherCache({str(self.folder)!r})"
 
 
+def as_cache(value: object) -> TeacherCache | None:
+    r"""A cache of a folder's path; None stays None."""
+    if value is None or isinstance(value, TeacherCache):
+        return value
+    with rename_argument("folder", "cache", ", a TeacherCache, or None"):
+        return TeacherCache(value)  # type: ignore[arg-type]
+
+
 class Answers:
-    r"""The stored predictions of one teacher; made by `TeacherCache.answers`."""
+    r"""The stored predictions of one teacher; made by `TeacherCache.answers`.
+
+    Each write makes a file of rows, which is renamed when it is complete and never changed, so that
+    processes need no locks.
+    """
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
-        self.shape, self.top_k = tuple(about["shape"]), about["top_k"]
-        self.number = dtype = np.dtype(about["dtype"])
-        if self.top_k is not None:
-            size = (self.top_k,)
-            dtype = np.dtype([("probability", dtype, size), ("class", np.int32, size)])
-        self._segments = Segments(folder, dtype, self.shape if self.top_k is None else ())
-        self._agreed = False
+        self.shape = tuple(about["shape"])
+        # the check is a hash of the key and the values
+        parts = [("key", np.uint64, 2), ("check", np.uint64), ("values", np.float64, self.shape)]
+        self.dtype = np.dtype(parts)
+        self._agreed, self._compacts, self._lock = False, True, threading.RLock()
+        self._index({})
 
     def __len__(self) -> int:
-        self._agree()
-        return len(self._segments)
+        self._refresh()
+        return len(distinct(self._keys)[0])
 
     def get(self, keys: Array) -> tuple[Array, Array]:
         r"""Which rows, by keys (n, 2), are stored, (n,), and their predictions, in order."""
-        self._agree()
-        known, rows = self._segments.lookup(keys)
-        return known, self._decode(rows)
+        with self._lock:
+            self._refresh()
+            if not len(self._keys):
+                return np.zeros(len(keys), bool), np.empty((0, *self.shape))
+            order = np.argsort(keys[:, 0])  # a search in order is many times faster
+            at = np.empty(len(keys), np.intp)
+            at[order] = np.searchsorted(self._lanes, keys[order, 0])
+            at = np.minimum(at, len(self._keys) - 1)
+            known = (self._keys[at] == keys).all(1)
+            places = self._places[at[known]]
+            values = np.empty((len(places), *self.shape))
+            which = np.searchsorted(self._starts, places, side="right") - 1
+            for number in np.unique(which):
+                name, here = list(self._files)[number], which == number
+                inside = places[here] - self._starts[number]
+                rows = self._files[name][inside]
+                values[here] = rows["values"]
+                wrong = _checks(rows["key"], rows["values"]) != rows["check"]
+                if wrong.any():
+                    what = f"has another row {inside[wrong][0]} than was written"
+                    raise _damaged(self.folder / name, what)
+            return known, values
 
     def put(self, keys: Array, values: Array) -> None:
         r"""Store the predictions (n, *shape) at rows with keys (n, 2)."""
-        rows = self._encode(values)
-        if len(rows) != len(keys):
-            raise ArgumentError("values", f"{len(rows)} answers", f"{len(keys)}, one for each key")
-        if len(rows):
-            self._agree()
-            if not (self.folder / META).exists():
-                _write(self.folder / META, [encode(self.about)])
-            self._segments.write(keys, rows)
-
-    def as_stored(self, values: Array) -> Array:
-        r"""The predictions (n, *shape) as `get` would return them."""
-        return self._decode(self._encode(values))
-
-    def _encode(self, values: Array) -> Array:
-        r"""The predictions as stored: rounded, and with `top_k` the largest of each row."""
-        if np.shape(values)[1:] != self.shape:
-            received = f"outputs of shape {np.shape(values)}"
-            raise ArgumentError("values", received, f"(n, {', '.join(map(str, self.shape))})")
-        with np.errstate(over="ignore"):
-            numbers = np.asarray(values).astype(self.number)
+        numbers = np.asarray(values, np.float64)
+        if numbers.shape != (len(keys), *self.shape):
+            expected = f"{(len(keys), *self.shape)}, a row for each key"
+            raise ArgumentError("values", f"outputs of shape {numbers.shape}", expected)
         if not np.isfinite(numbers).all():
-            expected = "finite ones" + (', or dtype="float64"' if self.number.itemsize == 4 else "")
-            raise ArgumentError("values", f"numbers that are not finite as {self.number}", expected)
-        if self.top_k is None:
-            return numbers
-        total = numbers.sum(1, dtype=np.float64)
-        if (numbers < 0).any() or (abs(total - 1) > 1e-3).any():
-            expected = "None for predictions that are not class probabilities"
-            raise ArgumentError("top_k", "predictions that do not sum to 1", expected)
-        # of equal probabilities the lower class, whatever else is in the row
-        largest = np.argsort(-numbers, axis=1, kind="stable")[:, : self.top_k]
-        rows = np.empty(len(numbers), self._segments.dtype)
-        rows["class"] = largest
-        rows["probability"] = np.take_along_axis(numbers, largest, axis=1)
-        return rows
-
-    def _decode(self, rows: Array) -> Array:
-        r"""Stored rows as predictions; the rest of 1 is spread over the classes not stored."""
-        if self.top_k is None:
-            return rows
-        probabilities = rows["probability"].astype(np.float64)
-        rest = np.maximum(0.0, 1.0 - probabilities.sum(1)) / (self.shape[0] - self.top_k)
-        values = np.repeat(rest[:, None], self.shape[0], axis=1)
-        np.put_along_axis(values, rows["class"].astype(np.intp), probabilities, axis=1)
-        return values
+            raise ArgumentError("values", "numbers that are not finite", "finite ones")
+        if not len(keys):
+            return
+        self._agree()
+        if not (self.folder / META).exists():
+            _write(self.folder / META, encode(self.about))
+        rows = np.empty(len(keys), self.dtype)
+        rows["key"], rows["check"], rows["values"] = keys, _checks(keys, numbers), numbers
+        self._write_rows(rows)
+        with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
+            self._compact()
 
     def _agree(self) -> None:
         r"""Refuse a folder that was made for something else."""
@@ -179,7 +170,8 @@ class Answers:
             raise CheckpointError(message) from error
         name = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         if name != FORMAT:
-            raise CheckpointError(f"cache: {path} has the format {name!r}; expected {FORMAT!r}")
+            message = f"cache: {path} has the format {name!r}; expected {FORMAT!r}. "
+            raise CheckpointError(f"{message}Give another folder, or remove this one.")
         if different := differences(saved, self.about):
             raise CheckpointError(
                 f"cache: {self.folder} was made for another teacher: {'; '.join(different)}. "
@@ -187,212 +179,92 @@ class Answers:
             )
         self._agreed = True
 
-
-def as_cache(value: object) -> TeacherCache | None:
-    r"""A cache of a folder's path; None stays None."""
-    if value is None or isinstance(value, TeacherCache):
-        return value
-    with rename_argument("folder", "cache", ", a TeacherCache, or None"):
-        return TeacherCache(value)  # type: ignore[arg-type]
-
-
-class Segment(NamedTuple):
-    r"""One write."""
-
-    name: str
-    head: Array  # (n, 3): keys, and checks of the rows
-    values: Array
-
-
-class Segments:
-    r"""Rows under keys, in a folder, where each write makes a segment."""
-
-    # its two files are renamed when complete, the keys last, and never changed: no locks needed
-
-    def __init__(self, folder: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self.folder, self.dtype, self.shape = folder, dtype, shape
-        self._index(())
-        self._lock, self._compacts = threading.RLock(), True
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._refresh()
-            return len(distinct(self._keys)[0])
-
-    def lookup(self, keys: Array) -> tuple[Array, Array]:
-        r"""Which keys (n, 2) are there, (n,), and the rows of those that are, in order."""
-        with self._lock:
-            self._refresh()
-            places = self._find(keys)
-            known = places >= 0
-            places = places[known]
-            rows = np.empty((len(places), *self.shape), self.dtype)
-            which = np.searchsorted(self._starts, places, side="right") - 1
-            for number in np.unique(which):
-                segment, here = self._order[number], which == number
-                inside = places[here] - self._starts[number]
-                rows[here] = part = segment.values[inside]
-                wrong = _checks(segment.head[inside, :2], part) != segment.head[inside, 2]
-                if wrong.any():
-                    path = self.folder / (segment.name + VALUES)
-                    raise _damaged(path, f"has another row {inside[wrong][0]} than was written")
-            return known, rows
-
-    def write(self, keys: Array, rows: Array) -> None:
-        r"""Store rows; raises a CheckpointError on failure."""
-        if len(keys):
-            self._commit(np.column_stack([keys, _checks(keys, rows)]), [rows])
-            with self._lock, contextlib.suppress(CheckpointError):  # readers will say what is wrong
-                self._compact()
-
-    def _commit(self, head: Array, rows: Iterable[Array]) -> None:
-        name = f"{time.time_ns():020d}-{secrets.token_hex(8)}"
-        values = self.folder / (name + VALUES)
-        _write(values, _array_file(self.dtype, (len(head), *self.shape), rows))
-        try:
-            keys = self.folder / (name + KEYS)
-            _write(keys, _array_file(head.dtype, head.shape, [head]))
-        except CheckpointError:
-            with contextlib.suppress(OSError):
-                disk.remove(values)
-            raise
+    def _write_rows(self, rows: Array) -> None:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
+        path = self.folder / f"{time.time_ns():020d}-{secrets.token_hex(8)}{ROWS}"
+        _write(path, header.getvalue(), rows.view(np.uint8))
         disk.flush_folder(self.folder)  # names, too, shall survive a crash
 
     def _refresh(self) -> None:
+        r"""Read the files that are new."""
+        self._agree()
         for _ in range(100):  # the folder may change meanwhile
             before, names = set(self._listing()), sorted(self._listing())
             if not before.issubset(names):  # others compact; the list may lack old and new ones
                 continue
-            if names == [segment.name for segment in self._order]:
+            if names == list(self._files):
                 return
-            known = {segment.name: segment for segment in self._order}
-            segments = [known.get(name) or self._open(name) for name in names]
-            if None not in segments:
-                return self._index(segment for segment in segments if segment is not None)
+            with contextlib.suppress(FileNotFoundError):
+                new = {name: self._load(name) for name in names if name not in self._files}
+                return self._index({name: (self._files | new)[name] for name in names})
         raise CheckpointError(f"cache: the files in {self.folder} do not stay; is a link broken?")
 
-    def _listing(self) -> Iterator[str]:
+    def _listing(self) -> list[str]:
         try:
-            names = os.listdir(self.folder)
+            names = [name for name in os.listdir(self.folder) if name.endswith(".npy")]
         except FileNotFoundError:
-            return
+            return []
         except OSError as error:
             raise CheckpointError(f"cache: {self.folder} cannot be read ({error})") from error
         for name in names:
-            if name.endswith(KEYS) and not name.startswith("."):
-                yield name.removesuffix(KEYS)
-            elif name.endswith(".npy") and not name.endswith(VALUES):
+            if not name.endswith(ROWS):
                 raise _damaged(self.folder / name, "is not one of the teacher cache's own files")
+        return names
 
-    def _open(self, name: str) -> Segment | None:
-        keys, values = (self.folder / (name + ending) for ending in (KEYS, VALUES))
+    def _load(self, name: str) -> Array:
+        path = self.folder / name
         try:
-            head = _load(keys)
-            if head.dtype != np.uint64 or head.ndim != 2 or head.shape[1] != 3:
-                raise _damaged(keys, f"holds {head.dtype} of shape {head.shape}, not keys")
-            rows = _load(values)
+            rows = np.lib.format.open_memmap(path, mode="r")  # never pickled objects
         except FileNotFoundError:
-            if not keys.exists():
-                return None
-            raise _damaged(values, "is missing") from None
-        expected = (len(head), *self.shape)
-        if rows.dtype != self.dtype or rows.shape != expected:
+            raise
+        except Exception as error:  # of the reader's many kinds
+            raise _damaged(path, f"cannot be read ({error})") from error
+        if rows.dtype != self.dtype or rows.ndim != 1:
             holds = f"holds {rows.dtype} of shape {rows.shape}"
-            raise _damaged(values, f"{holds}, and not {self.dtype} of shape {expected}")
-        return Segment(name, head, rows)
+            raise _damaged(path, f"{holds}, and not rows of {self.dtype}")
+        return rows
 
-    def _index(self, segments: Iterable[Segment]) -> None:
-        self._order = list(segments)
-        heads = [segment.head for segment in self._order]
-        joined = np.concatenate([np.zeros((0, 3), np.uint64), *heads])
-        self._starts = np.cumsum([0, *map(len, heads)])
+    def _index(self, files: dict[str, Array]) -> None:
+        self._files = files
+        keys = [np.zeros((0, 2), np.uint64), *(rows["key"] for rows in files.values())]
+        joined = np.concatenate(keys)
+        self._starts = np.cumsum([0, *map(len, keys[1:])])
         self._places = np.argsort(joined[:, 0], kind="stable")
-        self._keys = joined[self._places, :2]
+        self._keys = joined[self._places]
         self._lanes = self._keys[:, 0].copy()  # contiguous, for the search
 
-    def _find(self, keys: Array) -> Array:
-        r"""The place of each key among all rows, (n,); −1 where it is not there."""
-        order = np.argsort(keys[:, 0])  # a search in order is many times faster
-        at = np.empty(len(keys), np.intp)
-        at[order] = np.searchsorted(self._lanes, keys[order, 0])
-        places = np.full(len(keys), -1)
-        left = np.arange(len(keys))
-        while True:  # once, but where the first half of two keys is the same
-            left = left[at[left] < len(self._lanes)]
-            left = left[self._lanes[at[left]] == keys[left, 0]]
-            if not len(left):
-                return places
-            same = self._keys[at[left], 1] == keys[left, 1]
-            places[left[same]] = self._places[at[left[same]]]
-            left = left[~same]
-            at[left] += 1
-
     def _compact(self) -> None:
-        if not self._compacts or len(list(self._listing())) <= MOST:
+        if not self._compacts or len(self._listing()) <= MOST:
             return
         self._refresh()
-        smaller = sorted(self._order, key=lambda s: len(s.head))[: MOST // 2 + 1]
-        head = np.concatenate([segment.head for segment in smaller])
-        numbers = np.sort(distinct(head[:, :2])[0])
-        self._commit(head[numbers], _copied(smaller, numbers))
-        for segment in smaller:
-            for ending in (KEYS, VALUES):  # without its keys a segment is gone
-                try:
-                    disk.remove(self.folder / (segment.name + ending))
-                except OSError:  # some systems keep files that are mapped
-                    self._compacts = False
-        for path in self.folder.iterdir():  # what killed processes have left unfinished
-            keys = path.with_name(path.name.removesuffix(VALUES) + KEYS)
-            unpaired = path.name.endswith(VALUES) and not keys.exists()
+        smaller = sorted(self._files, key=lambda name: len(self._files[name]))[: MOST // 2 + 1]
+        rows = np.concatenate([self._files[name] for name in smaller])
+        self._write_rows(rows[np.sort(distinct(rows["key"])[0])])
+        for name in smaller:
+            try:
+                disk.remove(self.folder / name)
+            except OSError:  # some systems keep files that are mapped
+                self._compacts = False
+        for path in self.folder.glob(".*.tmp"):  # what killed processes have left unfinished
             with contextlib.suppress(OSError):
-                old = time.time() - path.stat().st_mtime > ABANDONED
-                if old and (path.suffix == ".tmp" or unpaired):
+                if time.time() - path.stat().st_mtime > ABANDONED:
                     disk.remove(path)
 
 
-def _copied(segments: list[Segment], numbers: Array) -> Iterator[Array]:
-    r"""The rows of segments with these numbers, in pieces that fit into memory."""
-    start = 0
-    for segment in segments:
-        stop = start + len(segment.head)
-        inside = numbers[(numbers >= start) & (numbers < stop)] - start
-        step = max(1, CHUNK * len(segment.head) // max(1, segment.values.nbytes))
-        yield from (segment.values[inside[at : at + step]] for at in range(0, len(inside), step))
-        start = stop
-
-
-def _checks(keys: Array, rows: Array) -> Array:
-    words = np.ascontiguousarray(rows).view(np.uint32).reshape(len(rows), -1)
+def _checks(keys: Array, values: Array) -> Array:
+    words = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), -1)
     return row_keys(words)[:, 0] ^ keys[:, 0]
 
 
-def _array_file(dtype: np.dtype, shape: tuple[int, ...], pieces: Iterable[Array]) -> Iterator[Any]:
-    r"""An array's file piece by piece: no more than one of them is in memory."""
-    about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, about)
-    yield header.getvalue()
-    for piece in pieces:
-        yield np.ascontiguousarray(piece, dtype).reshape(-1).view(np.uint8)
-
-
-def _write(path: Path, content: Iterable[Any]) -> None:
+def _write(path: Path, *content: Any) -> None:
     try:
         disk.write_file(path, content)
     except OSError as error:
         raise CheckpointError(f"cache: writing {path} failed ({error})") from error
 
 
-def _load(path: Path) -> Array:
-    try:
-        return np.asanyarray(np.lib.format.open_memmap(path, mode="r"))  # never pickled objects
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # of the reader's many kinds
-        raise _damaged(path, f"cannot be read ({error})") from error
-
-
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"cache: {path} {what}; remove it and its pair; only its predictions are computed again"
+        f"cache: {path} {what}; remove it; only its predictions are computed again"
     )

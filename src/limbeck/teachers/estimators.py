@@ -24,10 +24,7 @@ class EstimatorTeacher(RowTeacher):
         if not is_fitted(estimator):
             raise ArgumentError("teacher", f"a {outer} that is not fitted", "a fitted one")
         self.task, columns, classes = _fitted(estimator, spec.task)
-        form = "values" if self.task == "regression" else "probabilities"
-        if spec.output not in ("auto", form):
-            received = f"{spec.output!r} for {outer}"
-            raise ArgumentError("teacher_output", received, f"{form!r}, which is what it gives")
+        spec.expect(self.task, outer)
         if columns is None:
             columns = self.answers(first_rows(X, "how many outputs the teacher has")).shape[1]
         name = outer if core is estimator else f"{type(core).__name__} in {outer}"
@@ -65,15 +62,13 @@ class PredictorTeacher(RowTeacher):
 
     def __init__(self, predictor: Any, spec: OutputSpec) -> None:
         self.predictor, kind = predictor, predictor.problem_type
-        self.task = "classification" if kind in ("binary", "multiclass") else "regression"
-        form = "values" if self.task == "regression" else "probabilities"
-        if spec.task not in ("auto", self.task) or spec.output not in ("auto", form):
-            received = f"task={spec.task!r}, teacher_output={spec.output!r}"
-            raise ArgumentError("task", received, f"{self.task!r}, as of this predictor")
-        classes = None if self.task == "regression" else list(predictor.class_labels)
+        task = "classification" if kind in ("binary", "multiclass") else "regression"
+        name, classes = type(predictor).__name__, None
         columns = len(predictor.quantile_levels) if kind == "quantile" else 1
-        columns = columns if classes is None else len(classes)
-        super().__init__(type(predictor).__name__, self.task, columns, classes, spec.classes)
+        spec.expect(task, name)
+        if task == "classification":
+            columns = len(classes := list(predictor.class_labels))
+        super().__init__(name, task, columns, classes, spec.classes)
 
     def answers(self, X: object) -> np.ndarray:
         import pandas
@@ -128,8 +123,7 @@ def is_fitted(estimator: object) -> bool:
 
 
 def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray | None]:
-    r"""The task, columns and classes of an estimator; an error if the user's task is another."""
-    name = type(estimator).__name__
+    r"""The task, columns and classes of an estimator."""
     fitted, columns, classes = "regression", None, None
     if hasattr(estimator, "predict_proba"):
         core, names = _core(estimator), getattr(estimator, "classes_", None)
@@ -147,10 +141,8 @@ def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray |
             fitted, classes = "classification", None if names is None else np.asarray(names)
     elif _estimator_type(estimator) == "classifier":
         expected = "a classifier with probabilities: CalibratedClassifierCV(classifier).fit(X, y)"
+        name = type(estimator).__name__
         raise ArgumentError("teacher", f"a {name}, which has no predict_proba", expected)
-    if task not in ("auto", fitted):
-        expected = f"{fitted!r}, which is what it was fitted for"
-        raise ArgumentError("task", f"{task!r} for {name}", expected)
     return fitted, columns, classes
 
 

@@ -13,7 +13,7 @@ from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.query import TeacherError, label_rows
+from limbeck.teachers.query import FAILURES, TeacherError, label_rows
 from limbeck.teachers.row_teacher import RowTeacher
 
 
@@ -45,7 +45,7 @@ def out_of_fold(
             clone = teacher.refit(select(X, others), y[fold != k])
         except LimbeckError:
             raise
-        except Exception as error:  # the teacher's own
+        except FAILURES as error:
             raise TeacherError.of(error, "the rows of a fold", others) from error
         inside = known[fold == k]
         answers = label_rows(clone, select(X, inside), progress=False)

@@ -9,20 +9,18 @@ import math
 import numbers
 import uuid
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from limbeck.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
 Array: TypeAlias = np.ndarray[Any, Any]
 
 ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame, sparse matrix"
 BLOCK = 2**15  # numbers that are mixed at once, so that they stay in the cache
+SPARSE_BLOCK = 2**22  # numbers of a sparse matrix that are filled in at once
 EXACT = 2**53  # integers up to here are exact in float64
 ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
 
@@ -96,10 +94,12 @@ def row_keys(X: object) -> Array:
     r"""A key of 128 bits for each row, as (n, 2) unsigned integers; no cryptographic hash."""
     # the sum over columns of a random function of the value: 1, 1.0 and True are equal, and so are
     # 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not
-    X = as_rows(X)
-    if hasattr(X, "tocsr"):
-        return _sparse(X)
-    parts = _parts(X)
+    rows = as_rows(X)
+    if hasattr(rows, "tocsr"):
+        step = max(1, SPARSE_BLOCK // max(1, rows.shape[1]))
+        blocks = (rows[at : at + step].toarray() for at in range(0, max(1, rows.shape[0]), step))
+        return np.concatenate([row_keys(block) for block in blocks])
+    parts = _parts(rows)
     n = len(parts[0][2])
     keys = np.zeros((n, 2), np.uint64)
     functions, at = _functions([[name, list(shape)] for name, shape, _ in parts]), 0
@@ -199,24 +199,6 @@ def _add_numbers(keys: Array, values: Array, functions: Array) -> None:
         keys[start : start + step, 0] += bits.sum(0)
         bits *= functions[2]
         keys[start : start + step, 1] += bits.sum(0)
-
-
-def _sparse(X: csr_matrix) -> Array:
-    r"""The dense rows' keys: all zeros, and what is changed by each number that is there."""
-    if X.dtype.kind not in "biuf":
-        raise ArgumentError("X", f"a sparse matrix of dtype {X.dtype}", ACCEPTED)
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    functions = _functions([["", list(X.shape[1:])]])
-    zeros = _mixed(np.zeros(X.shape[1]), functions)
-    added = _mixed(X.data, functions[:, X.indices]) - zeros[X.indices]
-    keys = np.empty((X.shape[0], 2), np.uint64)
-    for lane, weights in enumerate((np.ones_like(zeros), functions[2])):
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(added * weights[X.indices])])
-        keys[:, lane] = sums[X.indptr[1:]] - sums[X.indptr[:-1]]
-        keys[:, lane] += (zeros * weights).sum()
-    return keys
 
 
 def _objects(values: Array, function: Array) -> Array:

@@ -23,7 +23,7 @@ from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import output_form
 from limbeck.teachers.keys import count, dense, first_rows
-from limbeck.teachers.row_teacher import ModelFile, OutputKind, OutputSpec, RawTeacher, as_outputs
+from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher, as_outputs
 
 BLOCK = 1024  # rows that go through the module together
 
@@ -44,7 +44,6 @@ class NetworkTeacher(RawTeacher):
         if self.kind.form == "labels":
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
         self.module_form = self.kind.form
-        self.raw_columns = raw.reshape(len(raw), -1).shape[1]
         super().__init__(name or type(module).__name__, raw, spec)
 
     def content(self) -> str | None:
@@ -124,11 +123,7 @@ class OnnxTeacher(RawTeacher):
         else:
             several = labels[0].ndim == 2 and labels[0].shape[1] > 1
             task = "multilabel" if several else "classification"
-            if spec.task not in ("auto", task) or spec.output not in ("auto", "probabilities"):
-                received = f"task={spec.task!r}, teacher_output={spec.output!r}"
-                expected = f"{task!r} with probabilities, which is what the file gives"
-                raise ArgumentError("task", received, expected)
-            self.kind = OutputKind(task, "probabilities")
+            self.kind = spec.expect(task, file.path.name)
         names, unnamed = self.keys, self.keys is None and spec.classes is None
         if unnamed and labels and self.kind.task == "classification":
             names = self._class_names(first_rows(X, "names of classes", 1000))
@@ -222,26 +217,19 @@ path, zeros = sys.argv[1], lambda columns: numpy.zeros((2, min(columns, 10**6)))
 
 
 @functools.cache
-def _probe_content(digest: str, path: Path, library: str) -> int | None:
-    r"""The exit code of a process that reads a file and predicts; None if it does not end."""
-    code = LIMITS.format(library=library) + PROBES[library]
-    command = [sys.executable, "-c", code, str(path)]
+def _probe(digest: str, path: Path, library: str) -> None:
+    r"""Read a booster's file in another process first: some damaged ones end their reader."""
+    script = LIMITS.format(library=library) + PROBES[library]
+    command = [sys.executable, "-c", script, str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     seconds = 30 + path.stat().st_size / 2e6  # several times what a sound file takes
     options: Any = {"env": environment, "timeout": seconds, "capture_output": True}
     try:
-        return subprocess.run(command, check=False, **options).returncode
+        code = subprocess.run(command, check=False, **options).returncode
+        reason = f"dies (exit code {code})"
     except subprocess.TimeoutExpired:
-        return None
-
-
-def _probe(path: Path, library: str) -> None:
-    r"""Read a booster's file in another process first: some damaged ones end their reader."""
-    if library not in PROBES:
-        return
-    code = _probe_content(fingerprints.of_files([path]), path, library)
-    if code is None or code < 0 or code > 1:  # 1 is a Python exception, which comes here again
-        reason = "does not end" if code is None else f"dies (exit code {code})"
+        code, reason = -1, "does not end"
+    if code not in (0, 1):  # 1 is a Python exception, which comes here again
         received = f"{str(path)!r}, damaged: a process that reads it {reason}"
         raise ArgumentError("teacher", received, "a model as its library writes it")
 
@@ -275,7 +263,8 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     except ImportError as error:
         message = f"teacher: this file needs {library}: pip install 'limbeck[{extra}]'"
         raise LimbeckError(message) from error
-    _probe(path, library)
+    if library in PROBES:
+        _probe(fingerprints.of_files([path]), path, library)
     try:
         if name == "ONNX":
             _check_external_data(path)

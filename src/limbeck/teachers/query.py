@@ -28,6 +28,7 @@ from limbeck.teachers.row_teacher import RowTeacher
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
+FAILURES = (Exception, SystemExit)  # of a teacher's own code
 MOST = 2**31  # bytes that all derivatives may take in memory
 
 
@@ -39,18 +40,19 @@ class TeacherError(LimbeckError):
         cached: The number of predictions in the cache.
     """
 
-    def __init__(self, message: str, rows: Array, cached: int) -> None:
+    def __init__(self, message: str, rows: Array, cached: int = 0) -> None:
         super().__init__(message)
         self.rows, self.cached = rows, cached
 
     @classmethod
-    def of(
-        cls, error: Exception, where: str, rows: Array, remark: str = "", cached: int = 0
-    ) -> TeacherError:
+    def of(cls, error: BaseException, where: str, rows: Array) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
-        cause = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
-        after = f"; {remark}" if remark else ""
-        return cls(f"teacher: it failed at {where} ({cause}){after}", rows, cached)
+        try:
+            words = " ".join(str(error).split())
+        except Exception:  # of the exception's own class
+            words = ""
+        cause = ": ".join(filter(None, [type(error).__name__, words]))
+        return cls(f"teacher: it failed at {where} ({cause})", rows)
 
 
 @dataclass
@@ -140,6 +142,20 @@ class Query:
         usage = self.usage
         usage.teacher, usage.keys, usage.targets = teacher, row_keys(as_rows(X)), targets
 
+    def open(self, make: Callable[[], RowTeacher], X: object) -> RowTeacher:
+        r"""The teacher that `make` builds with a few queries at X, which are not repeated."""
+        try:
+            teacher = self.attempt(make)
+        except LimbeckError:
+            raise
+        except FAILURES as error:
+            rows = np.arange(min(count(X), 16))
+            raise TeacherError.of(error, "the first rows of X", rows) from error
+        if (probed := teacher.probed()) is not None:
+            self.remember(teacher, *probed)
+            self.usage.queries += count(probed[0])
+        return teacher
+
     def attempt(self, call: Callable[[], T], pause: Callable[[float], object] | None = None) -> T:
         r"""The result of a call, which is repeated after errors that may pass."""
         for number in itertools.count():
@@ -220,23 +236,22 @@ class _Session:
             usage.deadline = time.monotonic() + query.query_seconds
         numbers = unknown[: query.queries_left].tolist()
         bar = tracked(numbers, "querying the teacher", query.progress)
-        failed: _FailedError | None = None
+        failure: TeacherError | None = None
         try:
             with closing(cast(Generator[int, None, None], bar)):
                 (self._run_in_turn if self.workers == 1 else self._run_in_threads)(bar)
-        except _FailedError as error:
-            failed = error
+        except TeacherError as error:
+            failure = error
         except KeyboardInterrupt:
             self._write()
             raise KeyboardInterrupt(self._remark()) from None
         finally:
             self._write()
-        if failed is not None:
-            failure = self._failure(failed)
-            failure.__cause__ = failed.error
-            if not isinstance(failed.error, query.retry_on):
+        if failure is not None:
+            failure.args, failure.cached = (f"{failure}; {self._remark()}",), self.saved
+            if not isinstance(failure.__cause__, query.retry_on):
                 raise failure
-            usage.stop_reason = f"the teacher failed ({type(failed.error).__name__})"
+            usage.stop_reason = f"the teacher failed ({type(failure.__cause__).__name__})"
             usage.failure = failure
             return failure
         left = np.flatnonzero(~self.known)
@@ -249,7 +264,7 @@ class _Session:
 
     def _run_in_turn(self, bar: Iterator[int]) -> None:
         while (numbers := self._next(bar)) is not None:
-            self._collect(numbers, *self._timed(numbers))
+            self._collect(numbers, *self._query_rows(numbers))
 
     def _run_in_threads(self, bar: Iterator[int]) -> None:
         r"""Several calls at the same time; on an error, those that have begun are completed."""
@@ -258,7 +273,7 @@ class _Session:
         try:
             while True:
                 while len(calls) < self.workers and (numbers := self._next(bar)) is not None:
-                    calls[pool.submit(self._timed, numbers)] = numbers
+                    calls[pool.submit(self._query_rows, numbers)] = numbers
                 if not calls:
                     return
                 for done in wait(calls, return_when=FIRST_COMPLETED).done:
@@ -270,10 +285,6 @@ class _Session:
             for call, numbers in calls.items():
                 if not call.cancelled() and call.exception() is None:
                     self._collect(numbers, *call.result())
-
-    def _timed(self, numbers: Array) -> tuple[Array, float]:
-        start = time.monotonic()
-        return self._query_rows(numbers), time.monotonic() - start
 
     def _next(self, bar: Iterator[int]) -> Array | None:
         r"""The next rows to query, by number; None at the end, or of the time."""
@@ -296,29 +307,31 @@ class _Session:
                 self.size = min(16_384, self.size * (8 if seconds < PATIENCE / 16 else 2))
             if (rate := self.query.queries_per_second) is not None:
                 self.size = min(self.size, max(1, int(PATIENCE * rate)))
-        if time.monotonic() - self.written > PATIENCE:
+        # what took long is written at once: a killed run shall lose little
+        if seconds > PATIENCE / 20 or time.monotonic() - self.written > PATIENCE:
             self._write()
             self.written = time.monotonic()
 
     def _take(self, numbers: Array, y: Array) -> None:
-        self.targets[numbers] = y if self.answers is None else self.answers.as_stored(y)
+        self.targets[numbers] = y
         self.known[numbers] = True
         if self.writable:
             self.unsaved.append((numbers, y))
 
-    def _query_rows(self, batch: Array) -> Array:
-        rows = self.rows[batch]
+    def _query_rows(self, batch: Array) -> tuple[Array, float]:
+        r"""The targets at rows, by number, and the seconds that they took."""
+        start, rows = time.monotonic(), self.rows[batch]
         part = select(self.X, rows)
         try:
             y = self.query.attempt(lambda: self._call(part, len(rows)), self._pause)
         except LimbeckError:
             raise
-        except Exception as error:
-            raise _FailedError(error, rows) from error
+        except FAILURES as error:
+            raise self._failure(error, np.sort(rows)) from error
         if (bad := ~np.isfinite(y).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
-        return y
+        return y, time.monotonic() - start
 
     def _call(self, part: object, n: int) -> Array:
         r"""A call of the teacher, as soon as the rate allows it."""
@@ -338,15 +351,14 @@ class _Session:
         elif self.stopping.wait(seconds):
             raise InterruptedError("other calls have failed or were interrupted")
 
-    def _failure(self, failed: _FailedError) -> TeacherError:
-        rows, error = np.sort(failed.rows), failed.error
+    def _failure(self, error: BaseException, rows: Array) -> TeacherError:
         n, first, last = len(rows), rows[0], rows[-1]
         where = f"rows {first} to {last}" if n > 1 else f"row {first}"
         if last - first != n - 1:
             where = f"{n} rows from {first} to {last}"
         attempts = 1 + self.query.retries * isinstance(error, self.query.retry_on)
         where += " of X" + (f", {attempts} times" if attempts > 1 else "")
-        return TeacherError.of(error, where, rows, self._remark(), self.saved)
+        return TeacherError.of(error, where, rows)
 
     def _remark(self) -> str:
         r"""How many predictions are stored."""
@@ -367,14 +379,6 @@ class _Session:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
             warnings.warn(message, stacklevel=user_stacklevel())
-
-
-class _FailedError(Exception):
-    r"""A call of the teacher that failed after its retries."""
-
-    def __init__(self, error: Exception, rows: Array) -> None:
-        super().__init__(str(error))
-        self.error, self.rows = error, rows
 
 
 class ScaledTeacher(nn.Module):

@@ -49,6 +49,15 @@ class OutputSpec(NamedTuple):
             raise ArgumentError("teacher_output", f"{output!r} with task={task!r}", expected)
         return self
 
+    def expect(self, task: str, name: str) -> OutputKind:
+        r"""Probabilities or values of a model whose task is known; other settings are refused."""
+        kind = OutputKind(task, "values" if task == "regression" else "probabilities")
+        for argument, setting, known in zip(("task", "teacher_output"), self, kind, strict=False):
+            if setting not in ("auto", known):
+                expected = f"{known!r}, which is what it gives"
+                raise ArgumentError(argument, f"{setting!r} for {name}", expected)
+        return kind
+
     def infer(self, raw: np.ndarray, *, network: bool = False) -> OutputKind:
         r"""The meaning of outputs (n,) or (n, K) at a few rows; ambiguous ones are refused."""
         task, output, classes, _ = self.checked()
@@ -273,7 +282,8 @@ def check_outputs(y: np.ndarray, task: str) -> None:
     r"""Refuse outputs (n, K) that are not finite, or not probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
-        received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row}"
+        received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row} of "
+        received += f"{len(y)} in the call"
         raise ArgumentError("teacher", received, "finite answers")
     if task != "regression":
         p = torch.as_tensor(y)
@@ -285,11 +295,13 @@ class RawTeacher(RowTeacher):
 
     kind: OutputKind
     labels: Names | None = None  # the classes that labels are names of, where outputs are labels
+    raw_columns: int  # of all outputs
 
     def __init__(
         self, name: str, raw: np.ndarray, spec: OutputSpec, model_classes: Names | None = None
     ) -> None:
         self.labels = spec.classes if self.kind.form == "labels" else None
+        self.raw_columns = raw.reshape(len(raw), -1).shape[1]
         names = self.labels if model_classes is None else model_classes
         super().__init__(name, self.kind.task, self.targets(raw).shape[1], names, spec.classes)
 
@@ -302,7 +314,12 @@ class RawTeacher(RowTeacher):
         return to_targets(raw, self.kind, self.labels)
 
     def answers(self, X: object) -> np.ndarray:
-        return self.targets(self.raw(X))
+        raw = self.raw(X)
+        if raw.reshape(len(raw), -1).shape[1] != self.raw_columns:
+            received = f"outputs of shape {raw.shape} for {count(X)} rows of X"
+            expected = f"shape ({count(X)}, {self.raw_columns}), as at the first rows"
+            raise ArgumentError("teacher", received, expected)
+        return self.targets(raw)
 
 
 class FunctionTeacher(RawTeacher):

@@ -84,10 +84,9 @@ class Training:
         metrics: object = {} if self.metrics is None else self.metrics
         if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
             raise ArgumentError("metrics", shown(metrics), "a dict of functions of the student")
-        for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out"}:
+        for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out", "run"}:
             raise ArgumentError("metrics", shown(name), "names that are not the history's own")
-        callbacks = () if self.callbacks is None else as_callbacks(self.callbacks)
-        return replace(self, callbacks=callbacks)
+        return replace(self, callbacks=as_callbacks(self.callbacks))
 
 
 @arg.checked_arguments

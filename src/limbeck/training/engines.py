@@ -90,7 +90,7 @@ class Compiled(Eager):
         self.layout = layout  # the shapes to compile for, as text; by default the first plan's
         self._shapes: object = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
-        self._after_other = self._warned = False
+        self._steps = self._others = 0  # all steps, and those on plans of other shapes
 
     def step(self, plan: Plan) -> None:
         if self.name == "eager":  # it could not be compiled
@@ -98,11 +98,15 @@ class Compiled(Eager):
         shapes = shapes_of(plan)
         if self._shapes is None and self.layout in (None, str(shapes)):
             self._shapes, self.layout = shapes, str(shapes)
-        if shapes != self._shapes:
-            self._warn_of_shapes(shapes)
-            return self._run_eagerly(plan)
-        self._after_other = False
-        return self._run_graph(plan)
+        self._steps += 1
+        if shapes == self._shapes:
+            return self._run_graph(plan)
+        self._others += 1
+        if self._others == 8 and self._steps < 16:  # not just the short last batches of passes
+            advice = "pad all batches to one length, or choose engine='eager'"
+            text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
+            warnings.warn(text, stacklevel=3)
+        return self._run_eagerly(plan)
 
     def _run_graph(self, plan: Plan) -> None:
         r"""A step on a plan of the graph's shapes."""
@@ -154,16 +158,6 @@ class Compiled(Eager):
         self.name, self._graph = "eager", None
         self._run_eagerly(plan)
 
-    def _warn_of_shapes(self, shapes: object) -> None:
-        r"""Warn once of shapes that change, but not of one short batch at the end of a pass."""
-        short = not self._after_other and _fewer_rows(self._shapes, shapes)
-        self._after_other = True
-        if not (short or self._warned or self._shapes is None):
-            self._warned = True
-            advice = "pad all batches to one length, or choose engine='eager'"
-            text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
-            warnings.warn(text, stacklevel=3)
-
     def _trace(self, plan: Plan, calls: list[Call]) -> None:
         # torch.compile's own, which has no public name; without it steps run eagerly
         from torch._inductor.compile_fx import compile_fx
@@ -199,25 +193,6 @@ def shapes_of(tree: object) -> object:
     if isinstance(tree, SEQUENCES):
         return tuple([shapes_of(value) for value in tree])
     return tree if tree is None or isinstance(tree, CONSTANTS) else type(tree)
-
-
-def _fewer_rows(full: object, other: object) -> bool:
-    r"""Whether `other` differs from `full` in nothing but fewer rows."""
-    changes: set[tuple[int, int, int]] = set()  # axis, size, other size
-
-    def compare(a: object, b: object) -> bool:
-        if isinstance(a, torch.Size) and isinstance(b, torch.Size) and len(a) == len(b):
-            different = [(i, a[i], b[i]) for i in range(len(a)) if a[i] != b[i]]
-            changes.update(different)
-            return len(different) <= 1
-        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-            return all(map(compare, a, b))
-        return bool(a == b)
-
-    same = compare(full, other)
-    sizes = {(size, smaller) for _, size, smaller in changes}
-    rows = 0 in {axis for axis, _, _ in changes}
-    return same and rows and len(sizes) == 1 and all(b < a for a, b in sizes)
 
 
 class Graph(Compiled):

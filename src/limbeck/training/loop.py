@@ -125,9 +125,12 @@ class Run:
         self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
+        if len(names := self.objective.names) > 1:  # columns of the history
+            for name in set(settings.metrics or ()) & set(names):
+                raise ArgumentError("metrics", shown(name), "names that are not the loss's terms")
         self.plateau = None if settings.patience is None else Plateau(settings.patience)
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks) if settings.callbacks else ()
+        self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._evaluated = 0  # the step of the last evaluation

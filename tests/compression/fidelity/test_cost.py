@@ -26,7 +26,6 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.fidelity.cost import (
     Cost,
-    as_cost,
     bytes_on_disk,
     cost,
     latencies,
@@ -132,23 +131,8 @@ def test_a_function_has_no_size_and_a_teacher_knows_its_own():
 def test_a_cost_is_put_together_and_read_back():
     found = cost(MLP(2, 3), {1: 0.5})
     assert found == Cost(9, bytes_on_disk(MLP(2, 3)), {1: 0.5})
-    assert as_cost({"latency": {"1": 0.5}, "bytes": 7}, "teacher_cost") == Cost(None, 7, {1: 0.5})
-    assert as_cost(None, "teacher_cost") == Cost()
-    assert as_cost(found, "teacher_cost") == found
-
-
-@pytest.mark.parametrize(
-    ("given", "argument", "received", "expected"),
-    [
-        ({"byte": 3}, "teacher_cost", "'byte'", "did you mean 'bytes'"),
-        ({"bytes": -3}, "teacher_cost['bytes']", "^-3$", ""),
-        ({"parameters": 2.5}, "teacher_cost['parameters']", "^2.5$", ""),
-        ({"latency": {1: 0.0}}, "teacher_cost['latency']", "^0.0$", "seconds above 0"),
-    ],
-)
-def test_impossible_costs_are_refused(given, argument, received, expected):
-    with refused(argument, received, expected=expected):
-        as_cost(given, "teacher_cost")
+    saved = {"parameters": None, "bytes": 7, "latency": {"1": 0.5}, "files": ""}
+    assert Cost.from_saved(saved) == Cost(None, 7, {1: 0.5})
 
 
 def test_latencies_are_medians_and_models_take_turns():

@@ -271,7 +271,7 @@ def test_a_report_survives_its_file(tmp_path):
         baseline=baseline,
         groups={"place": np.arange(600) % 2, "size": np.arange(600.0)},
         teacher_cost=Cost(1000, 4000, {1: 0.1, 1000: 0.2}),
-        student_cost={"parameters": 10},
+        student_cost=Cost(10),
         names={"teacher": "Forest"},
     )  # fmt: skip
     again = Fidelity.load(found.save(tmp_path / "new" / "report.json"))

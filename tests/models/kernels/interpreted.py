@@ -2,54 +2,35 @@ r"""Run by test_triton.py in a process of its own, where Triton interprets its k
 
 import torch
 
-from limbeck.models.kernels import nade_triton
-from limbeck.models.kernels.nade_blocks import formula as without_biases
+from limbeck.models.kernels import nade_op, nade_triton
 
 
-def reference(x, w, c, u, b):
-    return without_biases(x, w, c, u) + b
-
-
-def check_nade() -> None:
+def check_runs() -> None:
     torch.manual_seed(0)
-    nade_triton.SHORT, nade_triton.LONG, nade_triton.FEW = 8, 16, 4  # many blocks of small models
-    for n, inputs, hidden in ((1, 1, 1), (3, 16, 5), (5, 37, 70), (9, 33, 64)):
-        x = torch.randint(2, (n, inputs)).float()
+    for n, inputs, hidden, run, rows in ((1, 1, 1, 1, 9), (5, 37, 70, 8, 99), (9, 12, 9, 4, 4)):
+        nade_triton.ROWS = nade_triton.GRADIENT_ROWS = rows  # more rows are taken in parts
+        v, starts = torch.randn(n, inputs), torch.randn(-(-inputs // run), n, hidden)
         w, u = torch.randn(2, inputs, hidden)
-        c, b = torch.randn(hidden), torch.randn(inputs)
-        torch.testing.assert_close(
-            nade_triton.logits(x, w, c, u, b)[0], reference(x, w, c, u, b), atol=1e-4, rtol=1e-4
-        )
-        g = torch.randn(n, inputs)
-        _, pull = torch.func.vjp(reference, x, w, c, u, b)
-        carry = nade_triton.carries(x, w, c)
-        found = nade_triton.gradients(g, x, w, c, u, carry, True)
-        for each, wanted in zip(found, pull(g), strict=True):
-            torch.testing.assert_close(each, wanted, atol=1e-4, rtol=1e-4)
-        for each, wanted in zip(
-            nade_triton.gradients(g, x, w, c, u, carry, False)[1:], pull(g)[1:], strict=True
+        expected, pull = torch.func.vjp(lambda *t: nade_op.formula(*t, run), v, starts, w, u)  # noqa: B023
+        found = nade_triton.logits(v, starts, w, u, run)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        d = torch.randn(n, inputs)
+        for one, other in zip(
+            nade_triton.gradients(d, v, starts, w, u, run), pull(d)[1:], strict=True
         ):
-            torch.testing.assert_close(each, wanted, atol=1e-4, rtol=1e-4)
-        uniforms = torch.rand(n, inputs)
-        x, probabilities = nade_triton.sample(uniforms, w, c, u, b)
-        assert torch.equal(x, (uniforms < probabilities).float())
-        wanted = reference(x, w, c, u, b).sigmoid()
-        torch.testing.assert_close(probabilities, wanted, atol=1e-5, rtol=1e-4)
-        m = torch.rand(inputs)
-        x, probabilities = nade_triton.sample(uniforms, w, c, u, b, m)
-        assert torch.equal(x, (uniforms < probabilities).float())
-        wanted = reference(x - m, w, c, u, b).sigmoid()
-        torch.testing.assert_close(probabilities, wanted, atol=1e-5, rtol=1e-4)
-    nade_triton.ROWS, nade_triton.GRADIENT_ROWS = 6, 4  # many rows are taken in parts
-    x, g = torch.randint(2, (11, 20)).float(), torch.randn(11, 20)
-    w, u = torch.randn(2, 20, 9)
-    c, b = torch.randn(9), torch.randn(20)
-    _, pull = torch.func.vjp(reference, x, w, c, u, b)
-    z, carry = nade_triton.logits(x, w, c, u, b)
-    torch.testing.assert_close(z, reference(x, w, c, u, b), atol=1e-4, rtol=1e-4)
-    found = nade_triton.gradients(g, x, w, c, u, carry, True)
-    for each, wanted in zip(found, pull(g), strict=True):
-        torch.testing.assert_close(each, wanted, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def check_samples() -> None:
+    torch.manual_seed(0)
+    for n, inputs, hidden in ((1, 1, 1), (3, 16, 5), (5, 37, 70)):
+        w, u = torch.randn(2, inputs, hidden)
+        c, b, uniforms = torch.randn(hidden), torch.randn(inputs), torch.rand(n, inputs)
+        for m in (None, torch.rand(inputs)):
+            x, probabilities = nade_triton.sample(uniforms, w, c, u, b, m)
+            assert torch.equal(x, (uniforms < probabilities).float())
+            z = nade_op.nade_formula(x if m is None else x - m, w, c, u) + b
+            torch.testing.assert_close(probabilities, z.sigmoid(), atol=1e-5, rtol=1e-4)
 
 
 def check_bits() -> None:
@@ -73,5 +54,6 @@ def check_bits() -> None:
 
 
 if __name__ == "__main__":
-    check_nade()
+    check_runs()
+    check_samples()
     check_bits()

@@ -4,10 +4,29 @@ import torch
 from torch.nn import functional as F
 
 from limbeck.models.kernels import nade_op
-from limbeck.models.kernels.nade_blocks import formula as logits
-from limbeck.models.kernels.nade_blocks import log_prob
 
-__all__ = ["gradients", "log_prob", "logits", "operator_log_prob", "sample"]
+
+def logits(x, w, c, u, period=1):
+    r"""z_i = Σ_j u_ij σ(c_j + Σ_{i' < i} w_i'j x_i'), where `period` inputs are one variable."""
+    steps = (x.unsqueeze(2) * w).unflatten(1, (-1, period)).sum(2)  # (n, variables, J)
+    sums = torch.cat([torch.zeros_like(steps[:, :1]), steps[:, :-1].cumsum(1)], 1)
+    return ((sums.repeat_interleave(period, 1) + c).sigmoid() * u).sum(2)
+
+
+def log_prob(x, w, c, u, b, m=None):
+    z = logits(x if m is None else x - m, w, c, u) + b
+    return (x * z - F.softplus(z)).sum(1)
+
+
+def operator_logits(x, w, c, u, period=1):
+    r"""The same by NADE's operator."""
+    if period > 1:
+        x, w, u = (
+            x.unflatten(1, (-1, period)),
+            w.unflatten(0, (-1, period)),
+            u.unflatten(0, (-1, period)),
+        )
+    return nade_op.logits(x, w, c, u, torch.zeros_like(x[:1])).flatten(1)
 
 
 def operator_log_prob(x, w, c, u, b, m=None):

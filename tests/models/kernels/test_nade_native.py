@@ -5,7 +5,7 @@ import stat
 import pytest
 import torch
 
-from limbeck.models.kernels import nade_blocks, nade_native, nade_op
+from limbeck.models.kernels import nade_native, nade_op
 from limbeck.models.kernels import nade_native as native
 
 
@@ -88,8 +88,8 @@ def test_kernels_are_chosen_by_size_and_availability(monkeypatch):
     small, large = torch.zeros(2, 10), torch.zeros(200, 100)
     w = torch.zeros(100, 50)
     monkeypatch.setattr(nade_native, "available", lambda: True)
-    assert nade_op._cpu(small, w) is nade_blocks
-    assert nade_op._cpu(large, w) is nade_native
-    assert nade_op._cpu(large.half(), w) is nade_blocks
+    assert nade_op.use_native(large, w)
+    assert not nade_op.use_native(small, w)
+    assert not nade_op.use_native(large.half(), w)
     monkeypatch.setattr(nade_native, "available", lambda: False)
-    assert nade_op._cpu(large, w) is nade_blocks
+    assert not nade_op.use_native(large, w)

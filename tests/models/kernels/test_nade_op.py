@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
-from limbeck.models.kernels import nade_blocks, nade_native, nade_op
+from limbeck.models.kernels import nade_native, nade_op
 from tests.models.kernels import reference
 from tests.models.kernels.reference import operator_log_prob
 
@@ -23,7 +23,7 @@ def problem(n=3, inputs=33, hidden=4, dtype=torch.float64):
     return (x, *parameters), normal(n)
 
 
-@pytest.fixture(params=["blocks", "native"], autouse=True)
+@pytest.fixture(params=["runs", "native"], autouse=True)
 def kernels(request, monkeypatch):
     if request.param == "native" and not nade_native.available():
         pytest.skip("no C++ compiler")
@@ -81,21 +81,6 @@ def test_gradients_under_torch_func(which):
     variables, g = problem()
     found = grad(total(operator_log_prob, g), argnums=which)(*variables)
     close(found, grad(total(reference.log_prob, g), argnums=which)(*variables))
-
-
-@pytest.mark.parametrize("needs", ["x", "parameters"])
-def test_derivatives_with_respect_to_x_are_taken_only_if_wanted(needs, monkeypatch):
-    asked = []
-    for module in (nade_blocks, nade_native):
-
-        def spied(*arguments, pull=module.pull):
-            asked.append(arguments[-1])
-            return pull(*arguments)
-
-        monkeypatch.setattr(module, "pull", spied)
-    variables, g = problem()
-    grad(total(operator_log_prob, g), argnums=0 if needs == "x" else (1, 2, 3, 4))(*variables)
-    assert asked == [needs == "x"]
 
 
 def test_a_derivative_with_respect_to_x_can_be_trained_on():
@@ -161,13 +146,26 @@ def test_vmap():
 
 
 def test_logits_of_whole_variables_have_derivatives():
-    (x, w, c, u, b), _ = problem(inputs=6)
+    (x, w, c, u, _), _ = problem(inputs=6)
     found, expected = (
         grad(lambda *each, f=f: f(*each).square().sum(), argnums=(0, 1, 2, 3))(x, w, c, u)
         for f in (
-            lambda x, w, c, u: nade_op.logits(x, w, c, u, b, 3),
-            lambda x, w, c, u: reference.logits(x, w, c, u, 3) + b,
+            lambda *each: reference.operator_logits(*each, 3),
+            lambda *each: reference.logits(*each, 3),
         )
+    )
+    close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "transform", [grad, lambda f: lambda x: jvp(grad(f), (x,), (x.flip(0),))[1]]
+)
+def test_higher_derivatives_by_blocks_of_rows(transform, monkeypatch):
+    (x, *parameters), _ = problem(n=7)
+    monkeypatch.setitem(nade_op.TOGETHER, "cpu", 3 * 33 * 4)  # three rows at a time
+    found, expected = (
+        transform(lambda x, f=f: squared_scores(f, x)(tuple(parameters)))(x)
+        for f in (operator_log_prob, reference.log_prob)
     )
     close(found, expected)
 
@@ -209,4 +207,4 @@ def test_an_operator_that_would_be_inlined_refuses():
     )
     torch._dynamo.reset()
     with pytest.raises(Exception, match="prepare_tracing"):
-        torch.compile(inlined, fullgraph=True)(*variables, 1)
+        torch.compile(inlined, fullgraph=True)(*variables)

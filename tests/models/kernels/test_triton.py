@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from limbeck.models.kernels import nade_blocks
+from limbeck.models.kernels import nade_op
 from limbeck.models.nade import NADE
+from tests.models.kernels import reference
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, which this platform lacks"
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+@pytest.mark.slow
 def test_interpreted_kernels_give_what_the_formulas_say():
     # in a process of its own, since Triton decides at its import whether it interprets
     done = subprocess.run(
@@ -35,7 +37,7 @@ def test_compiled_kernels_give_what_the_formulas_say(n, hidden):
     generator = torch.Generator().manual_seed(0)
     nade = NADE(77, hidden, generator=generator)
     x = torch.randint(2, (n, 77), generator=generator).float()
-    wanted = torch.func.grad(lambda p: nade_blocks.log_prob(x.double(), *p).sum())(
+    wanted = torch.func.grad(lambda p: reference.log_prob(x.double(), *p).sum())(
         tuple(each.detach().double() for each in nade.parts)
     )
     nade.cuda()
@@ -50,10 +52,9 @@ def test_compiled_kernels_give_what_the_formulas_say(n, hidden):
 def test_samples_are_those_of_the_cpu(centred):
     nade = NADE(50, 30, generator=torch.Generator().manual_seed(0))
     uniforms = torch.rand(200, 50, generator=torch.Generator().manual_seed(1))
-    from limbeck.models.kernels import nade_op
-
     given = [uniforms, *(p.detach() for p in nade.parts)]
     if centred:
         given.append(torch.rand(50, generator=torch.Generator().manual_seed(2)))
-    here, there = nade_op.sample(*given), nade_op.sample(*(each.cuda() for each in given))
+    here = reference.sample(*given)
+    there = nade_op.gpu_kernels(uniforms.cuda()).sample(*(each.cuda() for each in given))
     assert (here[0] != there[0].cpu()).float().mean() < 1e-3  # rounding decides a few

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,27 +87,10 @@ class Cost:
     latency: Mapping[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
     files: str = ""  # of that size, such as "student.onnx"
 
-
-CostLike: TypeAlias = Cost | Mapping[str, Any] | None
-
-
-def as_cost(value: CostLike, argument: str) -> Cost:
-    r"""A cost, from one or from a mapping with its fields."""
-    known = vars(value) if isinstance(value, Cost) else dict(value or {})
-    for name in known.keys() - Cost.__dataclass_fields__.keys():
-        raise ArgumentError.unknown(argument, name, Cost.__dataclass_fields__)
-    expected = "whole numbers of parameters and bytes, or None"
-    counts = {
-        name: integer(f"{argument}[{name!r}]", known[name], expected, 0)
-        for name in ("parameters", "bytes")
-        if known.get(name) is not None
-    }
-    name, expected = f"{argument}['latency']", "seconds above 0, by numbers of rows"
-    times = {}
-    for size, time_taken in dict(known.get("latency") or {}).items():
-        size = int(size) if isinstance(size, str) else size  # JSON has numbers of rows as text
-        times[integer(name, size, expected, 1)] = Number(above=0)(name, time_taken, expected)
-    return Cost(**counts, latency=times, files=str(known.get("files") or ""))
+    @staticmethod
+    def from_saved(saved: Mapping[str, Any]) -> Cost:
+        r"""A cost of its fields after JSON, where numbers of rows are text."""
+        return Cost(**{**saved, "latency": {int(n): s for n, s in saved["latency"].items()}})
 
 
 def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -14,7 +14,7 @@ from rich.table import Table
 from limbeck.arguments import Dict, PathLike, checked_arguments, integer
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
-from limbeck.compression.fidelity.cost import Cost, CostLike, as_cost
+from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
 from limbeck.errors import ArgumentError
 from limbeck.records import damaged, decode, encode
@@ -144,7 +144,7 @@ class Fidelity(Comparison):
         values["retention"], values["retention_error"] = shares.pop("")
         values["retention_by"] = shares
         values["worse"] = [(column, group) for column, group in saved["worse"]]
-        values["costs"] = {model: as_cost(cost, model) for model, cost in saved["costs"].items()}
+        values["costs"] = {model: Cost.from_saved(cost) for model, cost in saved["costs"].items()}
         values["by_group"] = {
             column: {group: Comparison.from_saved(part) for group, part in parts.items()}
             for column, parts in saved["by_group"].items()
@@ -182,9 +182,9 @@ class Fidelity(Comparison):
 def fidelity(
     task: str, teacher: object, student: object, y: object = None, *, baseline: object = None,
     classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
-    teacher_cost: CostLike = None, student_cost: CostLike = None, baseline_cost: CostLike = None,
+    teacher_cost: Cost | None = None, student_cost: Cost | None = None,
     names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
-    sample_weight: object = None, trees: object = None, trees_cost: CostLike = None,
+    sample_weight: object = None, trees: object = None, trees_cost: Cost | None = None,
 ) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
@@ -208,8 +208,8 @@ def fidelity(
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
-    costs = {"teacher": teacher_cost, "student": student_cost}
-    costs |= {"baseline": baseline_cost, "trees": trees_cost}
+    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": None}
+    costs["trees"] = trees_cost
     curves = {}
     if data.y is not None and task != "regression":
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
@@ -220,7 +220,7 @@ def fidelity(
         main=main, retention=shares[main].value, retention_error=shares[main].std_error,
         retention_by=shares,
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
-        costs={model: as_cost(cost, f"{model}_cost") for model, cost in costs.items()},
+        costs={model: cost or Cost() for model, cost in costs.items()},
         by_class=comparison.by_class(data), by_group=parts,
         worse=comparison.worse(task, data.y is not None, parts),
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data, seed),
@@ -276,84 +276,79 @@ class RareClasses:
     lost: bool = False  # the worst is clearly below all rows: chance alone makes one the worst
 
 
-class _Class(NamedTuple):
-    r"""A class; or the rows with a label, or those without it."""
-
-    tally: ClassCount
-    column: int
-    present: bool  # False for the rows without a label
-    common: bool  # the most common class, or the larger side of a label, is not a rare one
-
-    def members(self, decisions: np.ndarray) -> np.ndarray:
-        r"""Which rows belong to it, by decisions (n, K), as 0 and 1."""
-        return (decisions[:, self.column] == self.present).astype(float)
-
-
 def rare_classes(data: Predictions) -> RareClasses:
     r"""Check the rarest class, or side of a label, with enough rows; list those with too few."""
     if data.task == "regression":
         return RareClasses()
-    truth, classes = data.decisions(data.truth), []
-    whose = "" if data.y is not None else "the teacher's "
+    single = data.task == "classification"
+
+    def sides(p: np.ndarray) -> np.ndarray:
+        r"""Columns of classes; or of labels, and then of the rows without each."""
+        return p if single else np.hstack([p, 1 - p])
+
+    truth = sides(data.decisions(data.truth).astype(float))
     used = np.broadcast_to(data.weight, len(truth)) > 0
-    single, n, counts = data.task == "classification", int(used.sum()), truth[used].sum(0)
-    for k, name in enumerate(data.classes):
-        short = str(name) if len(str(name)) <= 16 else f"{str(name)[:15]}…"
-        title, count = f"{whose}{'class' if single else 'label'} {short}", int(counts[k])
-        common = bool(k == counts.argmax() if single else 2 * count > n)
-        classes.append(_Class(ClassCount(name, title, count), k, True, common))
-        if not single:
-            without = ClassCount(name, f"rows without {title}", n - count)
-            classes.append(_Class(without, k, False, not common))
-    enough = [c for c in classes if c.tally.rows >= MIN_CLASS_ROWS]
-    too_few = [c for c in classes if c.tally.rows < MIN_CLASS_ROWS]
-    unchecked = [c.tally for c in too_few if single or not c.common]
-    rare = [c for c in enough if not c.common]
+    counts = truth[used].sum(0).astype(int)
+    kind = ("" if data.y is not None else "the teacher's ") + ("class" if single else "label")
+    short = [str(n) if len(str(n)) <= 16 else f"{str(n)[:15]}…" for n in data.classes]
+    titles = [f"{kind} {name}" for name in short]
+    titles += [] if single else [f"rows without {title}" for title in titles]
+    names = data.classes if single else data.classes * 2
+    tallies = list(map(ClassCount, names, titles, counts.tolist()))
+    # the most common class, or the larger side of a label, is not a rare one
+    common = np.arange(len(counts)) == counts.argmax()
+    if not single:
+        more = 2 * counts[: len(data.classes)] > used.sum()
+        common = np.concatenate([more, ~more])
+    enough = np.flatnonzero(counts >= MIN_CLASS_ROWS)
+    too_few = np.flatnonzero(counts < MIN_CLASS_ROWS)
+    unchecked = [tallies[k] for k in too_few if single or not common[k]]
+    rare = [k for k in enough if not common[k]]
     if not rare:
         return RareClasses(unchecked=unchecked)
-    rarest = min(rare, key=lambda c: c.tally.rows)
-    worst, lost = _worst(data, enough, truth)
-    in_rarest, in_worst = rarest.members(truth) > 0, worst.members(truth) > 0
+    rarest = min(rare, key=lambda k: counts[k])
+    detected = {m: sides(data.decisions(p).astype(float)) for m, p in data.by_model.items()}
+    worst, lost = _worst(data, enough, truth, detected)
+    in_rarest, in_worst = truth[:, rarest] > 0, truth[:, worst] > 0
     rows, w, teacher = {}, data.weight, data.by_model["teacher"]
-    column = slice(None) if single else slice(rarest.column, rarest.column + 1)
+    column = slice(None) if single else [rarest % len(data.classes)]
     divergence = measures.MEASURES["kl"].rows[data.task]
     for model, p in data.by_model.items():
         if data.y is None and model == "teacher":  # which is the truth
             continue
-        scores = p[:, rarest.column] if rarest.present else 1 - p[:, rarest.column]
-        detected = data.decisions(p)
         rows[model] = {
-            "average_precision": measures.average_precision(scores, in_rarest, w),
-            "rare_recall": class_mean(rarest.members(detected), in_rarest, w),
-            "worst_recall": class_mean(worst.members(detected), in_worst, w),
+            "average_precision": measures.average_precision(sides(p)[:, rarest], in_rarest, w),
+            "rare_recall": class_mean(detected[model][:, rarest], in_rarest, w),
+            "worst_recall": class_mean(detected[model][:, worst], in_worst, w),
         }
         if model != "teacher":
             kl = divergence(teacher[:, column], p[:, column])
             rows[model]["rare_kl"] = class_mean(kl, in_rarest, w)
-    return RareClasses(rarest.tally, worst.tally, unchecked, rows, lost)
+    return RareClasses(tallies[rarest], tallies[worst], unchecked, rows, lost)
 
 
-def _worst(data: Predictions, classes: list[_Class], truth: np.ndarray) -> tuple[_Class, bool]:
+def _worst(
+    data: Predictions, classes: np.ndarray, truth: np.ndarray, detected: Mapping[str, np.ndarray]
+) -> tuple[int, bool]:
     r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
     if data.y is None:
         overall = data.rows("student")["agreement"].mean()
     else:  # the retention of right answers over all rows; 1 at most
         right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
         overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
-    student, teacher = (data.decisions(data.by_model[m]) for m in ("student", "teacher"))
 
-    def rank(c: _Class) -> tuple[bool, float, int, int, bool]:
-        members = c.members(truth) > 0
+    def rank(k: int) -> tuple[bool, float, int, int]:
+        members = truth[:, k] > 0
         # without labels the teacher is the truth, and so detects every member
         w = data.weights(members)
-        hits, teacher_hits = (c.members(part)[members] for part in (student, teacher))
+        hits, teacher_hits = (detected[m][members, k] for m in ("student", "teacher"))
         gap = mean(weighted(hits - overall * teacher_hits, w))
         clear = gap.value < 0 and -gap.value > 3 * gap.std_error
         most = (w * teacher_hits).mean()
         share = (w * hits).mean() / most if most > 0 else math.inf
-        return not clear, share, c.tally.rows, c.column, c.present
+        return not clear, share, int(members.sum()), k
 
-    worst = min(classes, key=rank)
+    worst = min(classes.tolist(), key=rank)
     return worst, not rank(worst)[0]
 
 

@@ -1,132 +1,180 @@
-r"""NADE's operator: one function for all devices, differentiable to any order, and traceable.
+r"""NADE's recursion as operators for all devices, differentiable to any order, and traceable.
 
-It chooses the kernels (Triton on a GPU, C++ on a CPU, or plain torch) and hides them from tracers
-in torch operators. Derivatives are those of `torch.autograd.Function`, for autograd, `torch.func`
-and the compiler: that of `logits` is `pull`, and those of `pull` are the R products.
+The variables are cut into K runs of B (the last may be shorter). With activations s_k at the start
+of run k, the logits of its variables are, but for their biases,
+
+    z_i = Σ_j u_ij σ(s_kj + Σ_{i' < i, in run k} w_i'j v_i').
+
+Matrix products carry a NADE's activations into all runs at once. Kernels (Triton on a GPU, plain
+torch, or C++ for all of a NADE on a CPU) compute values and first derivatives, hidden from tracers
+in operators of torch; higher derivatives are those of `formula`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from limbeck.models.checks import Maybe, Pair
-from limbeck.models.kernels import nade_blocks, nade_native, triton_kernels
-from limbeck.models.kernels.nade_blocks import Direction, r_logits, r_pull
+from limbeck.models.kernels import nade_native, triton_kernels
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
-Outputs = tuple[Tensor, ...] | Tensor
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
+NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
+TOGETHER = {"cpu": 2**22, "cuda": 2**26}  # the same at starts, and in higher derivatives
 
 
-def define_operator(
-    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]
-) -> Callable[..., Any]:
-    r"""An operator of torch that calls a function; `fake` gives empty tensors to tracers."""
-    _LIBRARY.define(name + schema)
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"limbeck::{name}", fake)
-    operator = getattr(torch.ops.limbeck, name).default
-    return lambda *inputs: operator(*inputs)  # its signature is read faster than an operator's
+def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensor:
+    r"""z (n, I) of v (n, I), starts (K, n, J), w and u (I, J), in plain torch.
+
+    Of variables with q inputs and outputs it is (n, I, q), of v (n, I, q), w and u (I, q, J).
+    """
+    one = v.dim() == 2
+    steps = v.unsqueeze(2) * w if one else torch.einsum("nif,ifj->nij", v, w)  # (n, I, J)
+    z = []
+    for start, inside, u_k in zip(starts, steps.split(run, 1), u.split(run), strict=True):
+        h = torch.cat([start.unsqueeze(1), inside[:, :-1]], 1).cumsum(1).sigmoid()
+        z.append((h * u_k).sum(2) if one else torch.einsum("nij,ioj->nio", h, u_k))
+    return torch.cat(z, 1)
 
 
-def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int = 1) -> Any:
-    r"""z (n, I) with p(x_i = 1 | x_<i) = σ(z_i); as `nade_blocks.formula`, biases added."""
-    if torch.compiler.is_dynamo_compiling():  # inlined, it would lose its derivatives silently
+def carried(v: Tensor, w: Tensor, run: int) -> Tensor:
+    r"""Σ w_i v_i over the variables before each run, (K, n, J); as in `formula`."""
+    q = math.prod(v.shape[2:])
+    padding = -len(w) % run * q
+    v, w = v.flatten(1), w.reshape(-1, w.shape[-1])
+    if padding:
+        v, w = F.pad(v, (0, padding)), F.pad(w, (0, 0, 0, padding))
+    v, w = v.unflatten(1, (-1, run * q)), w.unflatten(0, (-1, run * q))
+    with torch.autocast(v.device.type, enabled=False):
+        sums = torch.bmm(v.transpose(0, 1), w)  # of each run
+        place = torch.arange(len(sums), device=v.device)
+        return ((place < place.unsqueeze(1)).to(v) @ sums.flatten(1)).view_as(sums)
+
+
+def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    r"""The logits of a NADE, with biases, (n, I), or of q states (n, I, q); as in `formula`."""
+    _refuse_tracing()
+    if torch.compiler.is_exporting():  # a file has no operators of limbeck's own
+        return run_logits(x, (0 * x.flatten(1)[:, :1] + c).unsqueeze(0), w, u, b, x.shape[1])
+    if use_native(x, w):
+        period = math.prod(x.shape[2:])
+        w, u = (tensor.reshape(-1, w.shape[-1]) for tensor in (w, u))
+        return _native(x.flatten(1), w, c, u, period).view_as(x) + b
+    run = _run(x)
+    numbers = (x.shape[1] if x.dim() > 2 else -(-x.shape[1] // run)) * w.shape[-1]
+    rows = max(1, TOGETHER.get(x.device.type, TOGETHER["cpu"]) // numbers)
+    if len(x) > rows:
+        return torch.cat([logits(part, w, c, u, b) for part in x.split(rows)])
+    return run_logits(x, carried(x, w, run) + c, w, u, b, run)
+
+
+def run_logits(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, b: Tensor, run: int) -> Tensor:
+    r"""Logits with biases of runs with given activations at their starts; as in `formula`."""
+    _refuse_tracing()
+    function = _runs if v.dim() == 2 and not torch.compiler.is_exporting() else formula
+    return function(v, starts, w, u, run) + b
+
+
+def _refuse_tracing() -> None:
+    if torch.compiler.is_dynamo_compiling():  # inlined, operators would lose their derivatives
         raise RuntimeError("prepare_tracing() must come before NADE's operator is compiled")
-    return _Logits.apply(x, w, c, u, b, period)[0]
 
 
 @functools.cache
-def prepare_tracing(operator: Callable[..., Any] = logits) -> None:
-    r"""Let torch's compiler leave an operator in its graph; its import takes seconds."""
-    torch.compiler.allow_in_graph(operator)
+def prepare_tracing() -> None:
+    r"""Let torch's compiler leave the operators in its graph; its import takes seconds."""
+    torch.compiler.allow_in_graph(logits)
+    torch.compiler.allow_in_graph(run_logits)
 
 
-@torch.no_grad()
-def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Maybe = None) -> Pair:
-    r"""x (n, I), with x_i = 1 where uniforms_i < p(x_i = 1 | x_<i), and these probabilities."""
-    return (gpu_kernels(uniforms) or _cpu(uniforms, w)).sample(uniforms, w, c, u, b, m)
+def _run(x: Tensor) -> int:
+    r"""The number of variables in a run; more examples fill a GPU with fewer runs."""
+    most = 64 if x.is_cuda and len(x) > 64 else 32
+    return next((size for size in range(most, most // 2, -1) if x.shape[1] % size == 0), most)
 
 
-def _cpu(x: Tensor, w: Tensor) -> ModuleType:
-    r"""The kernels in C++ or in plain torch."""
-    large = x.dtype in nade_native.NAMES and x.numel() * w.shape[1] >= WORTH_NATIVE
-    native = large and x.device.type == "cpu" and nade_native.available()
-    return nade_native if native else nade_blocks
+def use_native(x: Tensor, w: Tensor) -> bool:
+    r"""Whether the C++ kernels are there, and worth it."""
+    large = x.dtype in nade_native.NAMES and x.numel() * w.shape[-1] >= WORTH_NATIVE
+    return large and x.device.type == "cpu" and nade_native.available()
 
 
-def gpu_kernels(x: Tensor, period: int = 1) -> ModuleType | None:
+def gpu_kernels(x: Tensor) -> ModuleType | None:
     r"""The kernels for a GPU, if they can be used."""
-    return triton_kernels() if x.is_cuda and period == 1 and x.dtype == torch.float32 else None
+    return triton_kernels() if x.is_cuda and x.dtype == torch.float32 else None
 
 
-def _value(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, period: int) -> Pair:
-    r"""z (n, I) with biases, and what the kernels carry over to the pull-back."""
-    if (gpu := gpu_kernels(x, period)) is not None:
-        return gpu.logits(x, w, c, u, b)
-    return _cpu(x, w).logits(x, w, c, u, period).add_(b), x.new_empty(0)
-
-
-def _fake_value(x: Tensor, w: Tensor, *rest: Any) -> Pair:
-    gpu = gpu_kernels(x, rest[-1])
-    return empty_like(x), x.new_empty((0,) if gpu is None else gpu.carry_shape(x, w))
+def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensor:
+    if (gpu := gpu_kernels(v)) is not None:
+        return gpu.logits(v, starts, w, u, run)
+    z = torch.empty_like(v)
+    for k, rows, part in _pieces(v, w, run):
+        h, _ = _states(v[rows, part], starts[k, rows], w[part])
+        z[rows, part] = torch.bmm(h, u[part].unsqueeze(2)).squeeze(2).T
+    return z
 
 
 def _pull(
-    d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, carry: Tensor, period: int, wants_x: bool
-) -> tuple[Tensor, ...]:
-    r"""The pull-back of d (n, I) through the logits: to x, (0,) unless `wants_x`, w, c, u and b."""
-    if (gpu := gpu_kernels(x, period)) is not None:
-        return gpu.gradients(d, x, w, c, u, carry, wants_x)
-    return *_cpu(x, w).pull(d, x, w, c, u, period, wants_x), d.sum(0)
+    d: Tensor, v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int, wants_v: bool
+) -> Four:
+    r"""The pull-back of d (n, I): to v, (0,) if not wanted, and to starts, w and u."""
+    if (gpu := gpu_kernels(v)) is not None and not wants_v:
+        return v.new_empty(0), *gpu.gradients(d, v, starts, w, u, run)
+    gv = torch.empty_like(v) if wants_v else v.new_empty(0)
+    at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
+    for k, rows, part in _pieces(v, w, run):
+        h, before = _states(v[rows, part], starts[k, rows], w[part])  # (B, r, J), (B, r, B)
+        at_z = d[rows, part].T  # (B, r)
+        gu[part] += torch.bmm(at_z.unsqueeze(1), h).squeeze(1)
+        at_a = (at_z.unsqueeze(2) * u[part].unsqueeze(1)).mul_(h).mul_(1 - h)
+        at_starts[k, rows] = at_a.sum(0)
+        gw[part].addmm_(before.flatten(0, 1).T, at_a.flatten(0, 1))
+        if wants_v:
+            gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
+    return gv, at_starts, gw, gu
 
 
-def _fake_pull(d: Tensor, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
-    gx = empty_like(x) if rest[-1] else x.new_empty(0)
-    return gx, *map(empty_like, (w, c, u)), w.new_empty(len(w))
+def _states(v: Tensor, start: Tensor, w: Tensor) -> Pair:
+    r"""σ(a) in a run for some rows, (B, r, J), and the inputs before each variable, (B, r, B)."""
+    before = v * _earlier(v, v.shape[1])
+    a = (before.flatten(0, 1) @ w).view(*before.shape[:2], -1)
+    return a.add_(start).sigmoid_(), before
 
 
-def _r_logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Tensor:
-    return r_logits(x, w, c, u, Direction(*rest[:4]), rest[4])[1]
+def _earlier(v: Tensor, run: int) -> Tensor:
+    r"""Whether an input comes before a variable of the run, (B, 1, B)."""
+    place = torch.arange(run, device=v.device)
+    return (place < place.unsqueeze(1)).unsqueeze(1).to(v.dtype)
 
 
-def _r_pull(d: Tensor, rd: Any, x: Tensor, w: Tensor, c: Tensor, u: Tensor, *rest: Any) -> Any:
-    return r_pull(d, rd, x, w, c, u, Direction(*rest[:4]), rest[4])
+def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]]:
+    r"""Number, rows and variables of each run, in blocks of rows."""
+    n, inputs = v.shape
+    rows = max(1, NUMBERS.get(v.device.type, NUMBERS["cpu"]) // (run * w.shape[1]))
+    for k, i in enumerate(range(0, inputs, run)):
+        for r in range(0, n, rows):
+            yield k, slice(r, r + rows), slice(i, i + run)
 
 
-def empty_like(tensor: Tensor) -> Tensor:
-    r"""A contiguous tensor of the same shape."""
-    return tensor.new_empty(tensor.shape)
-
-
-_VARIABLES = "Tensor x, Tensor w, Tensor c, Tensor u"
-_ALONG = f"{_VARIABLES}, Tensor? vx, Tensor? vw, Tensor? vc, Tensor? vu, int period"
-_logits_operator = define_operator(
-    "nade_logits", f"({_VARIABLES}, Tensor b, int period) -> (Tensor, Tensor)", _value, _fake_value
-)
-_pull_operator = define_operator(
-    "nade_pull", f"(Tensor d, {_VARIABLES}, Tensor carry, int period, bool wants_x)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _pull, _fake_pull,
-)  # fmt: skip
-_r_logits_operator = define_operator(
-    "nade_r_logits", f"({_ALONG}) -> Tensor", _r_logits, lambda x, *_: empty_like(x)
-)
-_r_pull_operator = define_operator(
-    "nade_r_pull", f"(Tensor d, Tensor? rd, {_ALONG}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _r_pull, lambda d, rd, *variables: tuple(map(empty_like, variables[:4])),
-)  # fmt: skip
+def sampling_kernels(uniforms: Tensor, w: Tensor) -> ModuleType | None:
+    r"""The kernels that sample a NADE over two states, if there are any."""
+    return gpu_kernels(uniforms) or (nade_native if use_native(uniforms, w) else None)
 
 
 class _Function(torch.autograd.Function):
     r"""A function that runs one by one under vmap."""
 
-    traceable = True  # the compiler is kept out by `logits`
+    traceable = True  # the compiler is kept out by `logits` and `run_logits`
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
@@ -139,88 +187,146 @@ class _Function(torch.autograd.Function):
         return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
 
-class _Logits(_Function):
-    r"""(z, what the kernels carry over to `pull`) of x, w, c, u, b."""
+def _operator(
+    name: str, value: Callable[..., Tensor], pull: Callable[..., Four],
+    formula: Callable[..., Tensor], second: int | None,
+) -> Callable[..., Any]:  # fmt: skip
+    r"""A differentiable function (n, I) of x (n, I), three more tensors and a whole number.
 
-    forward = staticmethod(_logits_operator)
+    Value and pull-back are from kernels, all else from the formula, by blocks of rows: these are
+    the axis `second` of the second tensor, and the last two have none.
+    """
+    names = "Tensor x, Tensor one, Tensor two, Tensor three, int size"
+    kernel = _define(f"{name}_logits", f"({names}) -> Tensor", value, lambda x, *_: empty(x))
+    pull_kernel = _define(
+        f"{name}_pull", f"(Tensor d, {names}, bool wants_x) -> (Tensor, Tensor, Tensor, Tensor)",
+        pull, lambda d, x, *rest: (empty(x) if rest[-1] else x.new_empty(0), *map(empty, rest[:3])),
+    )  # fmt: skip
+    axes = (0, second, None, None)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, _, ctx.period = inputs
-        ctx.save_for_backward(*tensors, output[1])
-        ctx.save_for_forward(*tensors)
-        ctx.mark_non_differentiable(output[1])
+    def pull_back(size: int, d: Tensor, *tensors: Tensor) -> Any:
+        return torch.func.vjp(lambda *each: formula(*each, size), *tensors)[1](d)
 
-    @staticmethod
-    def backward(ctx: Any, d: Tensor, _: Any) -> tuple[Any, ...]:
-        wants_x, *needs = ctx.needs_input_grad[:5]
-        gx, *gradients = _Pull.apply(d, *ctx.saved_tensors, ctx.period, wants_x)
-        rest = (grad if need else None for grad, need in zip(gradients, needs, strict=True))
-        return gx if wants_x else None, *rest, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, None]:
-        *v, vb, _ = tangents
-        rz = _RLogits.apply(*ctx.saved_tensors, *v, ctx.period)
-        return rz if vb is None else rz + vb, None
-
-
-class _Pull(_Function):
-    r"""The pull-back of d through the logits: to x, w, c, u, b."""
-
-    forward = staticmethod(_pull_operator)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *tensors, _, ctx.period, ctx.wants_x = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
-        if not ctx.wants_x:
-            ctx.mark_non_differentiable(output[0])
-
-    @staticmethod
-    def backward(ctx: Any, vx: Any, *rest: Any) -> tuple[Any, ...]:
-        d, *tensors = ctx.saved_tensors
-        *v, vb = (vx if ctx.wants_x else None, *rest)
-        rz = _RLogits.apply(*tensors, *v, ctx.period)
-        again = _RPull.apply(d, None, *tensors, *v, ctx.period)
-        return rz if vb is None else rz + vb, *again, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, rd: Tensor | None, *tangents: Any) -> tuple[Tensor | None, ...]:
-        d, *tensors = ctx.saved_tensors
-        rx, *rest = _RPull.apply(d, rd, *tensors, *tangents[:4], ctx.period)
-        at_b = torch.zeros_like(d[0]) if rd is None else rd.sum(0)
-        return rx if ctx.wants_x else None, *rest, at_b
-
-
-def _from_formula(formula: Callable[..., Any], operator: Callable[..., Any]) -> type[_Function]:
-    r"""A function of tensors, some of them None, and the period, with its formula's derivatives."""
-
-    class FromFormula(_Function):
-        forward = staticmethod(operator)
+    class Logits(_Function):
+        forward = staticmethod(kernel)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-            *tensors, ctx.period = inputs
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            *tensors, ctx.size = inputs
             ctx.save_for_backward(*tensors)
+            ctx.save_for_forward(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-            saved = ctx.saved_tensors
-            present = [number for number, tensor in enumerate(saved) if tensor is not None]
+        def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
+            needs = ctx.needs_input_grad
+            gradients = Pull.apply(d, *ctx.saved_tensors, ctx.size, needs[0])
+            return *(g if need else None for g, need in zip(gradients, needs, strict=False)), None
 
-            def function(*tensors: Tensor) -> Any:
-                known = dict(zip(present, tensors, strict=True))
-                return formula(*map(known.get, range(len(saved))), ctx.period)
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Tensor:
+            v = _filled(tangents[:4], ctx.saved_tensors)
 
-            value, pull = torch.func.vjp(function, *(saved[number] for number in present))[:2]
-            gradients = pull(cotangents[0] if isinstance(value, Tensor) else cotangents)
-            return *map(dict(zip(present, gradients, strict=True)).get, range(len(saved))), None
+            def along(*both: Tensor) -> tuple[Tensor]:
+                return (_tangent(lambda *each: formula(*each, ctx.size), both[:4], both[4:]),)
 
-    return FromFormula
+            return _by_rows(along, (*ctx.saved_tensors, *v), axes * 2, (0,))[0]
+
+    class Pull(_Function):
+        forward = staticmethod(pull_kernel)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            *tensors, ctx.size, ctx.wants_x = inputs
+            ctx.save_for_backward(*tensors)
+            ctx.save_for_forward(*tensors)
+            ctx.set_materialize_grads(False)
+            if not ctx.wants_x:
+                ctx.mark_non_differentiable(output[0])
+
+        @staticmethod
+        def backward(ctx: Any, vx: Any, *rest: Any) -> tuple[Any, ...]:
+            v = _filled((vx if ctx.wants_x else None, *rest), ctx.saved_tensors[1:])
+
+            def back(*both: Tensor) -> Any:
+                function = functools.partial(pull_back, ctx.size)
+                return torch.func.vjp(function, *both[:5])[1](both[5:])
+
+            both = (*ctx.saved_tensors, *v)
+            return *_by_rows(back, both, (0, *axes, *axes), (0, *axes)), None, None
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> tuple[Maybe, ...]:
+            v = _filled(tangents[:5], ctx.saved_tensors)
+
+            def along(*both: Tensor) -> Any:
+                return _tangent(functools.partial(pull_back, ctx.size), both[:5], both[5:])
+
+            both = (*ctx.saved_tensors, *v)
+            rx, *rest = _by_rows(along, both, (0, *axes) * 2, axes)
+            return rx if ctx.wants_x else None, *rest
+
+    return Logits.apply
 
 
-_RLogits = _from_formula(_r_logits, _r_logits_operator)  # R{z} along (vx, vw, vc, vu)
-_RPull = _from_formula(_r_pull, _r_pull_operator)  # R{·} of `pull` along (rd, vx, vw, vc, vu)
+def _define(
+    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    r"""An operator of torch that calls a function; `fake` gives empty tensors to tracers."""
+
+    def in_full_precision(*inputs: Any) -> Any:
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            return function(*inputs)
+
+    _LIBRARY.define(name + schema)
+    _LIBRARY.impl(name, in_full_precision, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"limbeck::{name}", fake)
+    operator = getattr(torch.ops.limbeck, name).default
+    return lambda *inputs: operator(*inputs)  # its signature is read faster than an operator's
+
+
+def empty(tensor: Tensor) -> Tensor:
+    r"""A contiguous tensor of the same shape."""
+    return tensor.new_empty(tensor.shape)
+
+
+def _filled(tensors: Sequence[Maybe], like: Sequence[Tensor]) -> list[Tensor]:
+    pairs = zip(tensors, like, strict=True)
+    return [torch.zeros_like(other) if each is None else each for each, other in pairs]
+
+
+def _tangent(function: Callable[..., Any], at: Sequence[Tensor], v: Sequence[Tensor]) -> Any:
+    r"""The derivative of a function along v: its pull-back is linear, and this is its pull-back."""
+    value, pull = torch.func.vjp(function, *at)[:2]
+    return torch.func.vjp(pull, tree_map(torch.zeros_like, value))[1](tuple(v))[0]
+
+
+def _by_rows(
+    function: Callable[..., Any], tensors: Sequence[Tensor],
+    axes: Sequence[int | None], results: Sequence[int | None],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    r"""A function of blocks of rows: results along an axis are joined, others are added up."""
+    x = tensors[0]
+    numbers = TOGETHER.get(x.device.type, TOGETHER["cpu"]) // (x.shape[1] * tensors[-1].shape[-1])
+    parts = []
+    for r in range(0, max(len(x), 1), rows := max(1, numbers)):
+        size = min(rows, len(x) - r)
+        pairs = zip(tensors, axes, strict=True)
+        parts.append(function(*(t if a is None else t.narrow(a, r, size) for t, a in pairs)))
+    if len(parts) == 1:
+        return tuple(parts[0])
+    joined = zip(zip(*parts, strict=True), results, strict=True)
+    return tuple(sum(each) if axis is None else torch.cat(each, axis) for each, axis in joined)
+
+
+def nade_formula(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
+    r"""The logits (n, I) of a NADE but for biases, in plain torch; `period` inputs a variable."""
+    x, w, u = (
+        x.unflatten(1, (-1, period)),
+        w.unflatten(0, (-1, period)),
+        u.unflatten(0, (-1, period)),
+    )
+    return formula(x, c.expand(1, len(x), -1), w, u, len(w)).flatten(1)
+
+
+_runs = _operator("nade_runs", _value, _pull, formula, 1)
+_native = _operator("nade", nade_native.logits, nade_native.pull, nade_formula, None)

@@ -1,4 +1,4 @@
-r"""Both kernels for a CPU, in plain torch and in C++, against the definition."""
+r"""The kernels for a CPU, by runs in plain torch and in C++, against the definition."""
 
 import subprocess
 import sys
@@ -9,10 +9,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from limbeck.models.kernels import nade_blocks, nade_native
+from limbeck.models.kernels import nade_native, nade_op
+from limbeck.models.nade import NADE
 from tests.models.kernels import reference
 
-KERNELS = {"blocks": nade_blocks, "native": nade_native}
+
+class Runs:
+    r"""What the operator does without C++ kernels."""
+
+    @staticmethod
+    def logits(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(nade_op, "WORTH_NATIVE", float("inf"))
+            return reference.operator_logits(*arguments)
+
+    @staticmethod
+    def pull(d, x, w, c, u, period=1, wants_x=False):
+        if wants_x:
+            return torch.func.vjp(lambda *each: Runs.logits(*each, period), x, w, c, u)[1](d)
+        back = torch.func.vjp(lambda *each: Runs.logits(x, *each, period), w, c, u)[1]
+        return x.new_empty(0), *back(d)
+
+    @staticmethod
+    def sample(uniforms, w, c, u, b, m=None):
+        nade = NADE(*w.shape, dtype=w.dtype, centre=m)
+        for name, values in zip("wcub", (w, c, u, b), strict=True):
+            getattr(nade, name).data = values
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            patch.setattr(nade_op, "WORTH_NATIVE", float("inf"))
+            return nade._draw(uniforms)
+
+
+KERNELS = {"runs": Runs, "native": nade_native}
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-12}
 
 
@@ -84,7 +112,7 @@ def test_value_and_pull_back_are_as_defined(kernels, n, inputs, hidden, period, 
 )
 def test_any_size_will_do(n, variables, hidden, period, density, seed):
     for name, kernels in KERNELS.items():
-        if name == "blocks" or nade_native.available():
+        if name == "runs" or nade_native.available():
             assert_as_defined(
                 kernels, n, variables * period, hidden, period, torch.float64, density, seed
             )
@@ -92,7 +120,8 @@ def test_any_size_will_do(n, variables, hidden, period, density, seed):
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_may_be_done_in_chunks(kernels, rows, monkeypatch):
-    monkeypatch.setitem(nade_blocks.NUMBERS, "cpu", rows * 28 * 5)
+    monkeypatch.setitem(nade_op.NUMBERS, "cpu", rows * 20 * 5)
+    monkeypatch.setitem(nade_op.TOGETHER, "cpu", 2 * rows * 2 * 5)
     monkeypatch.setattr(nade_native, "CHUNK", rows)
     monkeypatch.setattr(nade_native, "GROUP", rows)
     assert_as_defined(kernels, 10, 40, 5, 1, torch.float64, 0.3)
@@ -179,14 +208,14 @@ class Largest(TorchDispatchMode):
         return found
 
 
-def test_blocks_never_hold_batch_by_inputs_by_hidden():
+def test_runs_never_hold_batch_by_inputs_by_hidden():
     n, inputs, hidden = 2000, 50, 40
     x, w, c, u, d = problem(n, inputs, hidden, torch.float32)
     with Largest() as largest:
-        nade_blocks.logits(x, w, c, u)
-        nade_blocks.pull(d, x, w, c, u, wants_x=True)
-        nade_blocks.sample(d, w, c, u, w[:, 0])
-    assert largest.numbers <= nade_blocks.NUMBERS["cpu"] < n * inputs * hidden / 3
+        Runs.logits(x, w, c, u)
+        Runs.pull(d, x, w, c, u, wants_x=True)
+        Runs.sample(d, w, c, u, w[:, 0])
+    assert largest.numbers <= nade_op.NUMBERS["cpu"] < n * inputs * hidden / 3
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read in kB")

@@ -1,14 +1,9 @@
-r"""NADE's recursion inside runs: the operator against its formula, on a CPU and interpreted."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+r"""NADE's recursion inside runs: the operator against its formula."""
 
 import pytest
 import torch
 
-from limbeck.models.kernels import segments
+from limbeck.models.kernels import nade_op
 
 SIZES = [(1, 1, 1, 1), (3, 7, 4, 3), (5, 12, 3, 4), (4, 5, 2, 9), (6, 6, 5, 1)]  # n, I, J, run
 
@@ -27,8 +22,12 @@ def problem(n, inputs, hidden, run, dtype=torch.float64):
 
 
 def formula(v, starts, w, u, b, run):
-    wide = (v.unsqueeze(2), starts, w.unsqueeze(1), u.unsqueeze(1), b.unsqueeze(1))
-    return segments.formula(*wide, run).squeeze(2)
+    return nade_op.formula(v, starts, w, u, run) + b
+
+
+def wide_formula(v, starts, w, u, b, run):
+    wide = (v.unsqueeze(2), starts, w.unsqueeze(1), u.unsqueeze(1))
+    return nade_op.formula(*wide, run).squeeze(2) + b
 
 
 def by_hand(v, starts, w, u, b, run):
@@ -44,15 +43,17 @@ def by_hand(v, starts, w, u, b, run):
 @pytest.mark.parametrize("sizes", SIZES)
 def test_the_formula_is_what_the_text_says(sizes):
     tensors = problem(*sizes)
-    torch.testing.assert_close(formula(*tensors, sizes[3]), by_hand(*tensors, sizes[3]))
+    expected = by_hand(*tensors, sizes[3])
+    torch.testing.assert_close(formula(*tensors, sizes[3]), expected)
+    torch.testing.assert_close(wide_formula(*tensors, sizes[3]), expected)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("at_once", [1, 10**6])
 def test_value_and_derivatives_are_those_of_the_formula(sizes, at_once, monkeypatch):
-    monkeypatch.setattr(segments, "NUMBERS", {"cpu": at_once})
+    monkeypatch.setattr(nade_op, "NUMBERS", {"cpu": at_once})
     tensors, run = problem(*sizes), sizes[3]
-    found, pull = torch.func.vjp(lambda *t: segments.logits(*t, run), *tensors)
+    found, pull = torch.func.vjp(lambda *t: nade_op.run_logits(*t, run), *tensors)
     expected, expected_pull = torch.func.vjp(lambda *t: formula(*t, run), *tensors)
     torch.testing.assert_close(found, expected)
     d = torch.randn_like(found)
@@ -63,16 +64,17 @@ def test_value_and_derivatives_are_those_of_the_formula(sizes, at_once, monkeypa
 def test_only_what_is_asked_for_is_differentiated():
     v, starts, w, u, b = problem(4, 6, 3, 2)
     w.requires_grad_()
-    segments.logits(v, starts, w, u, b, 2).sum().backward()
+    nade_op.run_logits(v, starts, w, u, b, 2).sum().backward()
     expected = torch.func.grad(lambda w: formula(v, starts, w, u, b, 2).sum())(w.detach())
     torch.testing.assert_close(w.grad, expected)
 
 
-def test_kernels_of_gpus_interpreted():
-    pytest.importorskip("triton")
-    script = Path(__file__).parent / "interpreted_segments.py"
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("inputs", "run"), [(1, 1), (12, 4), (13, 4), (5, 9)])
+@pytest.mark.parametrize("states", [None, 3])
+def test_what_is_carried_into_runs(inputs, run, states):
+    shape = () if states is None else (states,)
+    v = torch.randn(2, inputs, *shape, dtype=torch.float64)
+    w = torch.randn(inputs, *shape, 5, dtype=torch.float64)
+    for k, sums in enumerate(nade_op.carried(v, w, run)):
+        expected = v[:, : k * run].flatten(1) @ w[: k * run].reshape(-1, 5)
+        torch.testing.assert_close(sums, expected)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.condensation.logistic import ep_logistic, predict
+from reproduction.expectation_propagation import ep_logistic, predict
 from tests.refusals import refused
 
 DOUBLE = torch.float64

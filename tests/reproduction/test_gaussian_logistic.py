@@ -12,7 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limbeck.condensation.logistic import NARROW, log_moments, mackay_mean, predict, sigmoid_mean
+from reproduction.expectation_propagation import (
+    NARROW,
+    log_moments,
+    mackay_mean,
+    predict,
+    sigmoid_mean,
+)
 from tests.refusals import refused
 
 DOUBLE = torch.float64

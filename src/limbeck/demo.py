@@ -1,0 +1,168 @@
+r"""The demo: all three verbs on data sets of scikit-learn, in two or three minutes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn import functional as F
+
+from limbeck import losses, storage
+from limbeck.arguments import choice
+from limbeck.compression.compress import compress
+from limbeck.condensation.condense import condense
+from limbeck.condensation.models import logistic
+from limbeck.inputs import Noise
+from limbeck.models import Ensemble
+from limbeck.models.nade import NADE
+from limbeck.models.rbm import RBM
+from limbeck.normalization.log_partition import log_partition
+from limbeck.normalization.normalize import normalize
+from limbeck.report import records
+from limbeck.samplers.slice import Slice
+
+TEST = 500  # images
+TEACHER, STUDENT = (64, 200, 100, 10), (38,)
+HIDDEN = 16  # units of the RBM: few enough for an exact log Z beside the estimates
+COMMANDS = (
+    "limbeck compress models:teacher train.csv --label y --export student.onnx",
+    "limbeck condense posterior.nc --predict models:predict --inputs data.csv",
+    "limbeck logz rbm.npz",
+)
+
+
+@dataclass
+class Demo:
+    r"""Settings of the demo; each part returns a result and arguments of `records.to_record`."""
+
+    console: Console
+    members: int  # nets in the teacher ensemble
+    steps: int  # of each distillation
+    seed: int
+    progress: bool  # whether to show bars
+
+    @property
+    def training(self) -> dict[str, Any]:
+        r"""Arguments of every training."""
+        return {"seed": self.seed, "device": "cpu", "progress": self.progress}
+
+    def say(self, text: object) -> None:
+        r"""Print plain text."""
+        self.console.print(str(text), highlight=False, markup=False, soft_wrap=True)
+
+    def digits(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""Images (n, 64) between 0 and 1 and labels (n,), for training and for testing."""
+        data, generator = load_digits(), torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(data.target), generator=generator)
+        X = torch.as_tensor(data.data, dtype=torch.float32)[order] / 16
+        y = torch.as_tensor(data.target)[order]
+        return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
+
+    def compress(self) -> tuple[object, dict[str, Any]]:
+        r"""Train an ensemble of nets on digits, and compress it from a tenth of them."""
+        X, y, X_test, y_test = self.digits()
+        members, sizes = self.members, "-".join(map(str, TEACHER))
+        self.say(f"Training a teacher on {len(X):,} images of digits: {members} nets {sizes} …")
+        options = {"members": members, "epochs": 30, **self.training}
+        teacher = Ensemble.train_bootstrap(TEACHER, X, y, **options)
+        X, y = X[: len(X) // 10], y[: len(y) // 10]
+        self.say(f"Compressing it: predictions and derivatives at {len(X)} images, no labels …")
+        loss = losses.cross_entropy() + 1e-2 * losses.derivative_error()
+        options = {"inputs": "data", "loss": loss, "steps": self.steps, **self.training}
+        small = compress(teacher, X, STUDENT, **options)
+        report = small.report(X_test, y_test, labels=y)
+        self.say(f"\n{report}\n")
+        return small, {"report": report, "X": X_test}
+
+    def condense(self) -> tuple[object, dict[str, Any]]:
+        r"""Sample the posterior of a logistic regression, and condense it into ten draws."""
+        generator = torch.Generator().manual_seed(self.seed)
+        y = torch.arange(2).repeat_interleave(12)
+        sign = 2 * y - 1
+        x = torch.randn(24, 2, generator=generator) + 4 * torch.stack([sign, 0 * sign], 1)
+
+        def log_posterior(w: Tensor) -> Tensor:  # with the prior N(0, 100 I)
+            return F.logsigmoid(w @ (sign[:, None] * x).T).sum(1) - w.square().sum(1) / 200
+
+        self.say(f"Sampling the posterior of a logistic regression on {len(x)} points …")
+        chains = Slice(log_posterior, torch.zeros(100, 2), seed=self.seed).burn_in(100)
+        draws = torch.stack([chains.step() for _ in range(100)], 1)  # (chains, draws, 2)
+        self.say(f"Condensing {draws[..., 0].numel():,} draws into ten …")
+        options = {"components": 10, "steps": max(1, self.steps // 3), **self.training}
+        result = condense(draws, logistic(), Noise(2, scale=math.sqrt(10)), **options)
+        side = torch.linspace(-8, 8, 65)
+        grid = torch.cartesian_prod(side, side)
+        agreement = result.report(grid)
+        self.say(f"\n{agreement}\n")
+        return result, {"agreement": agreement, "x": grid, "points": x, "labels": y}
+
+    def normalize(self) -> tuple[object, dict[str, Any]]:
+        r"""Train an RBM on digits, distil it into a NADE, and estimate its log Z in three ways."""
+        X, _, X_test, _ = self.digits()
+        X, X_test = (X > 0.5).float(), (X_test > 0.5).float()
+        self.say(f"Training an RBM with {HIDDEN} hidden units on {len(X):,} binary images …")
+        rbm = RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **self.training)
+        self.say("Distilling it into a NADE that starts at its weights …")
+        generator = torch.Generator().manual_seed(self.seed)
+        student = NADE(64, 2 * HIDDEN, generator=generator)
+        options = {"chains": 1000, "burn_in": 500, "init": "teacher", **self.training}
+        result = normalize(rbm, student, steps=self.steps, **options)
+        self.say("Estimating log Z …\n")
+        options = {"samples": 5000, "seed": self.seed, "progress": self.progress}
+        estimates = {
+            "bridge": log_partition(rbm, student, method="bridge", burn_in=500, **options),
+            "importance": log_partition(rbm, student, method="importance", **options),
+            "ais": log_partition(rbm, method="ais", schedule=300, **options),
+        }
+        exact = log_partition(rbm, method="exact", progress=self.progress)
+        for z in (*estimates.values(), exact):
+            self.say(z.sentence())
+        images = student.sample(8, generator)
+        self.say(f"\nSamples of the NADE, exact and without chains:\n{_picture(images)}")
+        return result, {"target": rbm, "data": X_test, "log_z": estimates, "exact": exact.value}
+
+
+def run(
+    part: str, members: int, steps: int, seed: int, as_json: bool, progress: bool, folder: Path
+) -> None:
+    r"""Run one part of the demo, or all of them; write results and a page; print what came out."""
+    demo = Demo(Console(stderr=as_json), members, steps, seed, progress)
+    parts: dict[str, Callable[[], tuple[object, dict[str, Any]]]] = {
+        "compress": demo.compress, "condense": demo.condense, "normalize": demo.normalize
+    }  # fmt: skip
+    choice("part", part, ("all", *parts))
+    contents = {}
+    for verb in parts if part == "all" else [part]:
+        result, options = parts[verb]()
+        command = f"limbeck demo {verb}"
+        content, arrays = records.to_record(result, verb=verb, command=command, **options)
+        storage.write(folder / verb, content, arrays)
+        contents[verb] = storage.read(folder / verb).content
+    missing = [name for name in ("jinja2", "matplotlib") if not importlib.util.find_spec(name)]
+    if missing:
+        demo.say(f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'.")
+    else:
+        from limbeck.report.page import write_tour
+
+        findings = [content["summary"] for content in contents.values()]
+        page = write_tour([folder / verb for verb in contents], folder, findings, commands=COMMANDS)
+        demo.say(f"The report on all parts is {page}. Next: limbeck compress --help.")
+    if as_json:
+        print(json.dumps(contents, indent=1))
+
+
+def _picture(x: Tensor) -> str:
+    r"""8×8 binary images (n, 64) side by side, two rows of pixels to a line."""
+    pixels = x.reshape(-1, 8, 8).to(torch.int64)
+    codes = (2 * pixels[:, ::2] + pixels[:, 1::2]).transpose(0, 1).tolist()  # (4, n, 8)
+    lines = ("  ".join("".join(" ▄▀█"[c] for c in image) for image in line) for line in codes)
+    return "\n".join(lines) + "\n"
