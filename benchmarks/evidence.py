@@ -4,10 +4,10 @@ Fresh draws for each repeat; truth by quadrature (`evidence_models.py`). Beside 
 bridge with one Gaussian, fitted to half of the draws, and importance sampling with a fitted
 Student t. The posteriors of posteriordb are read from a folder of npz files.
 
-    python benchmarks/evidence.py [--data DIR] [--repeats 20] [--only NAME] [--out FILE]
+    python benchmarks/evidence.py [--data DIR] [--repeats 20] [--only NAME] [--workers 2]
 
-DIR is LIMBECK_DATA/posteriordb by default; without it, only the other posteriors are used. FILE
-gets a line for each repeat; those that it has already are not run again.
+DIR is LIMBECK_DATA/posteriordb by default; without it, only the other posteriors are used.
+The file `--out` gets a line for each repeat, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ import argparse
 import json
 import math
 import os
+import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import evidence_models
 import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+
+import evidence_models
 from evidence_models import Problem
+from parallel import add_options, run_all
 
 import limbeck as lb
 from limbeck.normalization.bridge import fit_bridge
@@ -31,7 +38,7 @@ from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 
 DRAWS = 2000
-OUT = Path(__file__).resolve().parent / "results" / "evidence-cpu.jsonl"
+OUT = ROOT / "benchmarks" / "results" / "evidence-cpu.jsonl"
 
 
 def rivals(problem: Problem, draws: Any, seed: int) -> dict[str, float]:
@@ -100,28 +107,37 @@ def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@cache
+def problem_of(name: str, folder: Path | None) -> Problem:
+    return next(p for p in evidence_models.problems(folder, name) if p.name == name)
+
+
+def run_repeat(name: str, folder: Path | None, number: int) -> dict[str, Any]:
+    return repeat(problem_of(name, folder), number)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = os.environ.get("LIMBECK_DATA")
     parser.add_argument("--data", type=Path, default=root and Path(root) / "posteriordb")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", default="")
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    runs = [json.loads(line) for line in lines]
-    done = {(run["posterior"], run["repeat"]) for run in runs}
-    problems = list(evidence_models.problems(arguments.data, arguments.only))
-    for number in range(arguments.repeats):
-        for problem in problems:
-            if (problem.name, number) in done:
-                continue
-            runs.append(repeat(problem, number))
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(runs[-1]) + "\n")
-    for problem in problems:
-        own = [run for run in runs if run["posterior"] == problem.name]
-        print(json.dumps(summary(problem.name, own)), flush=True)
+    parser.add_argument("--out", type=Path, default=OUT, help="a file of lines")
+    add_options(parser)
+    options = parser.parse_args()
+    names = [problem.name for problem in evidence_models.problems(options.data, options.only)]
+    jobs = {
+        f"{name}, repeat {number}": (name, options.data, number)
+        for number in range(options.repeats)
+        for name in names
+    }
+    results = run_all(
+        run_repeat, jobs, options.out, workers=options.workers, stop_after=options.stop_after,
+        fresh=options.fresh,
+    )  # fmt: skip
+    for name in names:
+        if runs := [run for run in results.values() if run["posterior"] == name]:
+            print(json.dumps(summary(name, runs)), flush=True)
 
 
 if __name__ == "__main__":
