@@ -192,3 +192,17 @@ def test_of_several_wrong_arguments_the_first_is_named():
         lb.distill(None, lb.MLP(2, 2), torch.zeros(3, 2), steps=0, seed=-1, device="moon")
     with refused("seed"):
         lb.distill(None, lb.MLP(2, 2), torch.zeros(3, 2), seed=-1, steps=0, device="moon")
+
+
+def test_errors_pass_between_processes():
+    for error in (
+        lb.ArgumentError("steps", torch.ones(2), "a whole number from 1"),
+        lb.TeacherError("teacher: it failed", np.arange(3), 7),
+        lb.CheckpointError("a file"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+    assert vars(pickle.loads(pickle.dumps(lb.ArgumentError("a", 1, "b")))) == {
+        "argument": "a", "received": "1", "expected": "b",
+    }  # fmt: skip

@@ -36,6 +36,9 @@ class ArgumentError(LimbeckError, ValueError):
         self.argument, self.received, self.expected = argument, received, expected
         super().__init__(f"{argument}: expected {expected}, got {received}")
 
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.argument, str(self.received), self.expected)
+
     @classmethod
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
         r"""An unknown name, with the nearest known one suggested."""

@@ -8,7 +8,7 @@ import torch
 from limbeck import Binary, Energy, Spins, States
 from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.gibbs import sweep
-from limbeck.samplers.pairwise import Pairwise
+from limbeck.samplers.pairwise import Pairwise, draw_values
 
 
 def lattice(x):
@@ -143,3 +143,17 @@ def test_an_energy_with_tensors_in_single_precision_is_evaluated_in_it():
     pairs = Pairwise.of(target.log_unnormalized, target.support, torch.empty(0))
     assert pairs is not None
     assert log_partition(target, std_error=0.1, seconds=10, progress=False).verdict.trustworthy
+
+
+def test_a_site_gets_one_value_where_a_draw_lies_on_a_border(monkeypatch):
+    # borders of intervals, u - w after a cumulative sum, differ from the sum before by rounding
+    odds = torch.randn(4, 20_000, generator=torch.Generator().manual_seed(0))
+    weights = (odds - odds.amax(0).clamp_min(0)).exp()
+    upto = weights.cumsum(0)
+    total = upto[-1] + (-odds.amax(0).clamp_min(0)).exp()
+    for k in range(1, 4):
+        border = (upto[k] - weights[k]) / total
+        monkeypatch.setattr(torch, "rand", lambda *size, border=border, **where: border[None])
+        features = torch.empty_like(odds)
+        draw_values(odds, 4, None, features)
+        assert int(features.sum(0).max()) == 1

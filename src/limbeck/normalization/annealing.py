@@ -33,6 +33,7 @@ CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
 MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
+ENOUGH_RUNS = 1000  # for intervals that cover; fewer only where sweeps of so many take longer
 ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
 MAX_NUMBERS = 2**24  # variables of all runs of a round
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
@@ -368,6 +369,7 @@ class Annealing:
         if end is not None:
             left = max(end - time.monotonic(), 0.01)
         most = max(MIN_RUNS, MAX_NUMBERS // size)
+        least = min(max(MIN_RUNS, OVERHEAD // size), ENOUGH_RUNS)
         best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
         for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
             relative = math.expm1(min(self.variance / steps, 100.0))  # of weights, if log-normal
@@ -375,7 +377,7 @@ class Annealing:
                 continue
             n = 0.0
             if std_error is not None:
-                n = min(max(MIN_RUNS, 1.15 * relative / std_error**2), 1e9)
+                n = min(max(least, 1.15 * relative / std_error**2), 1e9)
                 # by numbers that do not depend on the clock, so that runs can be repeated
                 cost = steps * (OVERHEAD / size + n)
             if std_error is None or self._time(int(n), steps) > left:

@@ -124,6 +124,7 @@ def free_energy(
         samples: The number of samples, from 2. Default: 10,000.
         seed: Seeds the samples. Default: 0.
 
+    >>> from limbeck.models.rbm import RBM
     >>> coins = torch.distributions.Bernoulli(torch.full((2,), 0.5))
     >>> print(f"{free_energy(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0]), coins):.4f}")  # 3 log 2
     2.0794

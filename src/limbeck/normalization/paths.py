@@ -137,17 +137,22 @@ class PairwisePath:
         self.log_z = float(self._log_sums(self.base[:, None].double()).sum())
 
     def _base(self, generator: torch.Generator) -> Tensor:
-        r"""Log odds of the means of short chains, where these differ from even ones."""
-        state, like = self.sample(CHAINS, generator), self.pairs.fields
+        r"""Log odds of the start: where couplings average out, or of the means of an RBM's chains.
+
+        The means of chains of one phase would keep annealing from the others.
+        """
+        even = torch.full_like(self.pairs.fields, 1 / (self.others + 1))[:, None]
+        if not self.hidden:
+            odds = [self.pairs.odds(k, even)[1] for k in range(len(self.pairs.groups))]
+            return torch.cat(odds).flatten()
+        state = self.sample(CHAINS, generator)
         for _ in range(SWEEPS):
             state = self.advance(state, 1.0, generator)
-        counts = state.features.double().sum(1).reshape(-1, self.others) + 1
-        first = CHAINS + self.others + 1 - counts.sum(1, keepdim=True)
-        even = (counts - CHAINS / (self.others + 1)).abs() < 2 * math.sqrt(CHAINS)
-        base = torch.where(even.all(1, keepdim=True), 0.0, (counts / first).log()).flatten()
-        if self.hidden:  # these stay even: their odds depend on the visible ones
-            base[self.support.size :] = 0
-        return base.to(like)
+        counts = state.features.double().sum(1)
+        base = ((counts + 1) / (CHAINS + 1 - counts)).log()
+        base[(counts - CHAINS / 2).abs() < 2 * math.sqrt(CHAINS)] = 0
+        base[self.support.size :] = 0  # the odds of hidden units depend on the visible ones
+        return base.to(even)
 
     def sample(self, n: int, generator: torch.Generator) -> PairState:
         features = self.base[:, None].repeat(1, n)

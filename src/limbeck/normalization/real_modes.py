@@ -77,8 +77,10 @@ class RealSearch:
         own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
         parts = [some, -some[:4], 2 * self.centre - some[4:8], 0 * some[:1], own]
         place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
-        far = 2 ** (10 * torch.rand(4096, 1, **place))
-        wide = self.centre + far * self.spread * torch.randn(4096, some.shape[1], **place)
+        size = some.shape[1]
+        n = 4096 if size > 4 else 2**15  # in few dimensions, these hit what nothing leads to
+        far = 2 ** (10 * torch.rand(n, 1, **place))
+        wide = self.centre + far * self.spread * torch.randn(n, size, **place)
         low, high = self.draws.aminmax(dim=0)
         wide = wide[((wide < low) | (wide > high)).any(1)]
         log = self.log_p(wide)

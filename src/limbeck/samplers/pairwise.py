@@ -193,7 +193,9 @@ def draw_values(odds: Tensor, others: int, generator: torch.Generator | None, ou
     weights = (logits - top).exp()
     upto = weights.cumsum(1)
     at = (at * (upto[:, -1] + (-top[:, 0]).exp()))[:, None]
-    out.copy_(((at < upto) & (at >= upto - weights)).flatten(0, 1))
+    below = at < upto
+    below[:, 1:] ^= below[:, :-1].clone()  # only the first of them, whatever the rounding
+    out.copy_(below.flatten(0, 1))
 
 
 def _has_triples(evaluate: _Evaluation, generator: torch.Generator) -> bool:

@@ -44,6 +44,9 @@ class TeacherError(LimbeckError):
         super().__init__(message)
         self.rows, self.cached = rows, cached
 
+    def __reduce__(self) -> tuple[type, tuple[str, Array, int]]:
+        return type(self), (str(self), self.rows, self.cached)
+
     @classmethod
     def of(cls, error: BaseException, where: str, rows: Array) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
