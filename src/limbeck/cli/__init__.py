@@ -14,7 +14,7 @@ from pathlib import Path
 import typer
 
 import limbeck as lb
-from limbeck.cli import compress, condense, evidence, normalize, results
+from limbeck.cli import compress, condense, normalize, results
 from limbeck.cli.command import BROKEN_PIPE, FAULT, INTERRUPTED, USER, as_command, say
 from limbeck.cli.files import IMPORTED_FILES
 from limbeck.errors import LimbeckError
@@ -48,8 +48,8 @@ def _root(
 app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
-app.command()(as_command(normalize.logz, without=("export",)))
-app.command()(as_command(evidence.evidence, without=("export",)))
+for verb in (normalize.logz, condense.evidence):
+    app.command()(as_command(verb, without=("export",)))
 for command in (compress.label, results.report, results.export, results.info):
     app.command()(command)
 

@@ -289,16 +289,15 @@ def check_requirements(
     from limbeck.report.summary import required
 
     values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
-    # classes with too few rows to check
-    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
-    unchecked = f"; too few rows to check {names}" if small else ""
+    few = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
+    small = f"{', '.join(few[:5])}{' …' * (len(few) > 5)}"  # classes with too few rows to check
     for name, bound, most in requirements:
         title = name.replace("_", " ")
         counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
         if name in CLASS_FIGURES and counts is not None:
+            unchecked = f"; too few rows to check {small}" if small else ""
             title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
-        reason = _missing_reason(name, content, ", ".join(small))
+        reason = _missing_reason(name, content, small)
         label, value = f"required {name}", values.get(name)
         verdicts.append(required(label, value, bound, most=most, title=title, reason=reason))
     return verdicts
@@ -326,9 +325,8 @@ def figures(content: Mapping[str, Any]) -> dict[str, Any]:
     r"""The figures of a result, by name."""
     values: dict[str, Any] = {}
     classes: dict[str, Any] = {}  # recalls by class
-    for model in content["models"]:
-        if model["role"] == "student":
-            values |= {name: model.get(name) for name in ("parameters", "bytes")}
+    for model in (model for model in content["models"] if model["role"] == "student"):
+        values |= {name: model.get(name) for name in ("parameters", "bytes")}
     if (fidelity := content.get("fidelity")) is not None:
         measures = fidelity["measures"]["student"]
         values |= {name: figure[0] for name, figure in measures.items()}

@@ -127,7 +127,7 @@ def _learning(drawing: Drawing) -> list[Block]:
     galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
     for gallery in galleries:
         others = [name for name in names if name not in gallery.pictures[0].alt][:2]
-        for more in drawing.gallery("", *(partial(pictures.measures, name=n) for n in others)):
+        for more in drawing.gallery("", *(partial(pictures.learning, name=n) for n in others)):
             gallery.pictures += more.pictures
     return [*galleries]
 
