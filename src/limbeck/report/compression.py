@@ -23,7 +23,6 @@ def compressed(
     result: Compressed, *, report: Fidelity | None = None, X: object = None,
     y: ArrayLike | None = None, labels: object = None,
     groups: dict[str, Any] | str | Iterable[str] | None = None, time: bool = True,
-    image: summary.ImageShape = "auto",
 ) -> tuple[dict[str, Any], summary.Arrays]:  # fmt: skip
     r"""Content and arrays of a compressed teacher, with a report or one that is made on X."""
     if report is None and X is not None:
@@ -57,7 +56,7 @@ def compressed(
                 f"Unchecked: the student's share of the teacher's {title}, which is not above 0."
             )
         if X is not None:
-            content |= _examples(X, report, image, arrays)
+            content |= _examples(X, report, arrays)
     content["notes"] = [*notes, *result.notes]
     content["title"] = f"{tables.heading(content['models'][0]['name'])}, compressed"
     return content, arrays
@@ -88,9 +87,7 @@ def _share_in_words(report: Fidelity, name: str, value: float) -> str:
     }.get(name) or f"keeps {only}{tables.percent(value)} of {tables.retention_noun(report, name)}"
 
 
-def _examples(
-    rows: Any, report: Fidelity, image: summary.ImageShape, arrays: summary.Arrays
-) -> dict[str, Any]:
+def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, Any]:
     r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
@@ -109,8 +106,7 @@ def _examples(
         flat = array.reshape(len(array), -1)[:, :columns]
         return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
     arrays["disagreement_rows"] = array
-    shape = summary.image_shape(array, image)
-    return {} if shape is None else {"image": list(shape)}
+    return dict(summary.image_of(array))
 
 
 def _as_text(names: list[str], rows: Iterable[Iterable[object]]) -> dict[str, Any]:

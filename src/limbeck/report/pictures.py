@@ -177,7 +177,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
     result = as_saved(saved)
     rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
-        return _sheet(result, ax, rows, model, "samples", signed=False)
+        return _sheet(result, ax, rows, model, "samples")
     names, (teacher, student) = _both(result, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
@@ -193,18 +193,16 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
     rows = _array(result, f"features_{model}", "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
-    return _sheet(result, ax, rows, model, "features", signed=True)
+    return _sheet(result, ax, rows, model, "features")
 
 
-def _sheet(
-    saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str, *, signed: bool
-) -> Axes:
-    (height, width), by_column = saved.content["image"], bool(saved.content.get("by_column"))
+def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str) -> Axes:
+    height, width = saved.content["image"]
     rows = rows[:36].reshape(len(rows[:36]), -1)
     across = math.ceil(math.sqrt(len(rows)))
     down = math.ceil(len(rows) / across)
     with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        options: dict[str, Any] = {"by_column": by_column, "signed": signed, "what": what}
+        options: dict[str, Any] = {"by_column": False, "signed": what == "features", "what": what}
         text = plots.images(ax, rows, shape=(height, width), **options)
         name = model_name(saved, model)
         ax.set_title(name)
