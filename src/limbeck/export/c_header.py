@@ -25,7 +25,6 @@ from limbeck.tables.table import Table
 from limbeck.text import visible
 
 COMPILERS = ("cc", "gcc", "clang")
-LONGEST = 250  # characters of names that C lists; a string of C99 has up to 4,095 bytes
 VECTOR = 4  # weights are padded to multiples of it, which any processor multiplies at once
 EACH = "for (int j = 0; j < {n}; ++j) "
 KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends names of functions
@@ -52,7 +51,6 @@ KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends
 
 def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
     r"""A student as a C header; its difference from torch, None if there is no compiler."""
-    files.check_suffix(path, ".h")
     files.not_foreign(path)
     model.check_inputs()
     header = _Header(model, prefix(path.stem))
@@ -71,17 +69,6 @@ def prefix(stem: str) -> str:
     """
     name = re.sub(r"[\W_]+", "_", stem, flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"student_{name}".rstrip("_")
-
-
-def quoted(text: str) -> str:
-    r"""A string in C; all but letters, digits and plain signs of ASCII are escapes.
-
-    >>> print(quoted('a "b"?'))
-    "a \042b\042\077"
-    """
-    special = re.compile(rb"[^A-Za-z0-9 _!#$%&'()+,.:;<=>@^{|}~-]")
-    octal = special.sub(lambda b: b"\\%03o" % ord(b[0]), text.encode("utf-8", "backslashreplace"))
-    return f'"{octal.decode()}"'
 
 
 def remark(text: object) -> str:
@@ -159,15 +146,11 @@ class _Header:
         self._answers(h, n)
         given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
         function = f"static inline void {p}_predict({given}, {real} *y)"
-        names, listed = model.classes or [], []
-        if names and all(isinstance(n, str) and len(n) <= LONGEST for n in names):
-            strings = ",\n    ".join(map(quoted, names))
-            listed = [f"static const char *const {p}_classes[{outputs}] = {{\n    {strings}\n}};"]
         about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
-            f"enum {{ {p}_outputs = {outputs} }};", *listed, *self.arrays,
+            f"enum {{ {p}_outputs = {outputs} }};", *self.arrays,
             f"{function}\n{{\n{body}\n}}",
         ]  # fmt: skip
         if model.task == "classification":
