@@ -17,6 +17,7 @@ DRAWN = [
     ("compress", pictures.calibration, {}),
     ("compress", pictures.disagreement, {}),
     ("compress", pictures.subgroups, {}),
+    ("compress", pictures.examples, {}),
     ("table", pictures.disagreement, {}),
     ("condense", pictures.weights, {}),
     ("condense", pictures.surface, {"model": "teacher"}),
@@ -103,6 +104,14 @@ def test_samples_of_many_variables_are_shown_by_their_means():
     assert sum(bar.get_height() for bar in bars if hasattr(bar, "get_height")) == 50
 
 
+def test_images_on_which_both_differ_are_drawn_from_white_to_black():
+    saved = making.saved("compress")
+    sheet = pictures.examples(saved).images[0].get_array()
+    rows = saved.arrays["disagreement_rows"]
+    np.testing.assert_allclose(sheet[:8, :8], rows[0].reshape(8, 8) / rows.max())
+    assert (np.nanmin(sheet), np.nanmax(sheet)) == (0, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "name", "message"),
@@ -114,6 +123,7 @@ def test_samples_of_many_variables_are_shown_by_their_means():
         (pictures.log_z, "compress", "a result without log Z"),
         (pictures.samples, "logz", "a result without samples"),
         (pictures.features, "ring", "a result without features"),
+        (pictures.examples, "table", "without rows on which both differ"),
     ],
 )
 def test_what_a_result_has_not_is_said(draw, name, message):

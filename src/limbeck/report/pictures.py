@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "calibration", "curve", "difference", "disagreement", "features", "learning",
+    "calibration", "curve", "difference", "disagreement", "examples", "features", "learning",
     "log_probabilities", "log_z", "samples", "subgroups", "surface", "weights",
 ]  # fmt: skip
 
@@ -177,7 +177,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
     result = as_saved(saved)
     rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
-        return _sheet(result, ax, rows, model, "samples")
+        return _sheet(result, ax, rows, model_name(result, model), "samples")
     names, (teacher, student) = _both(result, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
@@ -193,10 +193,22 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
     rows = _array(result, f"features_{model}", "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
-    return _sheet(result, ax, rows, model, "features")
+    return _sheet(result, ax, rows, model_name(result, model), "features")
 
 
-def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str) -> Axes:
+@arg.checked_arguments
+def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+    r"""The images on which teacher and student differ most, the largest difference first."""
+    result = as_saved(saved)
+    rows = _array(result, "disagreement_rows", "rows on which both differ", "compress")
+    if not result.content.get("image"):
+        raise ArgumentError("saved", "a result without images", "one whose rows are images")
+    low, high = np.nanmin(rows), np.nanmax(rows)
+    grey = (rows - low) / (high - low if high > low else 1)
+    return _sheet(result, ax, grey, "Largest differences first", "images")
+
+
+def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
     height, width = saved.content["image"]
     rows = rows[:36].reshape(len(rows[:36]), -1)
     across = math.ceil(math.sqrt(len(rows)))
@@ -204,9 +216,8 @@ def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: st
     with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
         options: dict[str, Any] = {"by_column": False, "signed": what == "features", "what": what}
         text = plots.images(ax, rows, shape=(height, width), **options)
-        name = model_name(saved, model)
-        ax.set_title(name)
-        ax.set_label(f"{name}: {text}")
+        ax.set_title(title)
+        ax.set_label(f"{title}: {text}")
     return ax
 
 
