@@ -48,8 +48,8 @@ def _root(
 app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
-for verb in (normalize.logz, condense.evidence):
-    app.command()(as_command(verb, without=("export",)))
+for estimate in (normalize.logz, condense.evidence):
+    app.command()(as_command(estimate, without=("export",)))
 for command in (compress.label, results.report, results.export, results.info):
     app.command()(command)
 

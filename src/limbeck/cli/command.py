@@ -15,15 +15,16 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import typer
 
-from limbeck.cli import folder as folders
-from limbeck.cli.folder import Folder
 from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
+
+if TYPE_CHECKING:
+    from limbeck.cli.folder import Folder
 
 # exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C, no reader
 FAULT, USER, UNMET, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -73,6 +74,8 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
 def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
+    from limbeck.cli import folder as folders
+
     export = _export_path(ctx, common)
     common = replace(common, export=export)
     ctx.params["export"] = export
@@ -95,7 +98,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     out = folders.default_folder(name, options) if common.out is None else common.out
     folders.refuse_other_content(out)
     with folders.folder_lock(out):
-        folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
+        folder = folders.Folder(out, name, {**options, "out": str(out)}, common.overwrite)
         text, content = _make_result(folder, ctx, common, verb, requirements)
     if common.json:
         show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
@@ -157,7 +160,7 @@ def _make_result(
         if folder.saved_steps:
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
-                f"again to continue, or: {folders.resume_command(folder.work)}"
+                f"again to continue, or: {folder.resume_command}"
             )
         else:
             folder.abandon()

@@ -16,7 +16,6 @@ from typer import Argument, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli import folder as folders
 from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug
@@ -41,11 +40,12 @@ def export(
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, as C or as plain NumPy."""
     from limbeck import storage
+    from limbeck.cli.folder import result_folder
     from limbeck.compression.fidelity.report import Fidelity
     from limbeck.export import export as write
     from limbeck.report.condensation import saved_agreement
 
-    folder = folders.result_folder(result)
+    folder = result_folder(result)
     student, content = load_result(folder, predict, own), storage.read(folder).content
     fidelity = content.get("fidelity")
     about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
@@ -57,6 +57,8 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
     Code of the user's own is imported by the names given here, never by those in the folder.
     """
+    from limbeck.cli.folder import saved_options
+
     module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
     function = None if predict is None else predict_function(predict)
     try:
@@ -66,7 +68,7 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
         option = error.argument
         if {"--predict": function, "--student": module}.get(option, error) is not None:
             raise
-        name = folders.saved_options(folder).get(option.strip("-"))
+        name = saved_options(folder).get(option.strip("-"))
         received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
         raise ArgumentError(option, received, "module:name; code is not saved") from None
 
@@ -77,9 +79,10 @@ def report(
     debug: Debug = False,
 ) -> None:
     r"""Write a report on a result: report.html, report.md and report.json."""
+    from limbeck.cli.folder import result_folder
     from limbeck.report.page import write
 
-    page = write(folders.result_folder(result))
+    page = write(result_folder(result))
     show(str(page))
     if open_page:
         typer.launch(page.resolve().as_uri())
@@ -96,9 +99,10 @@ def demo(
     debug: Debug = False,
 ) -> None:
     r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
+    from limbeck.cli.folder import folder_lock
     from limbeck.demo import run
 
-    with folders.folder_lock(out):
+    with folder_lock(out):
         run(part, members, steps, seed, as_json=as_json, progress=not quiet, folder=out)
 
 
@@ -130,11 +134,12 @@ def describe_path(path: Path) -> dict[str, str]:
 
 
 def _describe_folder(path: Path) -> dict[str, str]:
+    from limbeck import storage
+    from limbeck.cli import folder as folders
+
     if folders.is_unfinished(path):
         command = folders.resume_command(path)
         return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
-    from limbeck import storage
-
     saved = storage.folders.read(path, "result", storage.STUDENT_FILES, "path")
     if storage.CONTENT not in saved.names:
         return _describe_student(saved)

@@ -298,11 +298,3 @@ def array_graph(model: Portable) -> Any:
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     width = model.module(model.rows(1)).shape[1]
     return onnx_model(graph.nodes, [_value("x", dtype, *shape)], [_value("y", np.float32, width)])
-
-
-def run_onnx(file: bytes, inputs: dict[str, Array], outputs: list[str] | None = None) -> Tensor:
-    r"""The first output of an ONNX file, by onnxruntime."""
-    import onnxruntime
-
-    session: Any = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    return torch.as_tensor(session.run(outputs, inputs)[0])
