@@ -3,7 +3,7 @@ r"""Tables as ONNX graphs: one named input per column, or encoded numbers and co
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -62,8 +62,10 @@ def feeds(table: Table, df: object, columns: str = "named") -> dict[str, Array]:
     return batch_feeds(table, table.encode(df), columns)
 
 
-def batch_feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
-    r"""The inputs of a table's ONNX file of its tensors."""
+def batch_feeds(table: Table | None, batch: Any, columns: str) -> dict[str, Array]:
+    r"""The inputs of an ONNX file of a table's tensors, or without a table of rows."""
+    if table is None:
+        return {"x": batch.numpy(force=True)}
     if columns == "encoded":
         return encoded_inputs(table, batch)
     arrays: dict[str, Array] = {}

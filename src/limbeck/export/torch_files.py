@@ -111,11 +111,7 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
             session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
             def run(rows: Any) -> Tensor:
-                array = table is None
-                feeds = (
-                    {"x": rows.numpy(force=True)} if array else batch_feeds(table, rows, columns)
-                )
-                return torch.as_tensor(session.run([name], feeds)[0])
+                return torch.as_tensor(session.run([name], batch_feeds(table, rows, columns))[0])
 
             worst = files.largest_difference(run, module, x)
         except Exception as error:  # of onnxruntime's many kinds

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GROUPS = 24  # subgroups in a picture, at most
-NOT_MEASURES = ("step", "gradient_norm", "seconds")  # columns of a history
 Comparison = UserObject[Saved | str | Path | Fidelity | Mapping[str, Any]]
 History = Mapping[str, Sequence[float]]
 
@@ -40,13 +39,18 @@ def learning(saved: SavedResult, ax: MaybeAxes = None, *, name: Text | None = No
         name: One column of the history, to be drawn alone. Default: None, all.
     """
     history = as_saved(saved).content["history"]
-    names = [name for name in history if name not in NOT_MEASURES]
-    if not history.get("step") or not names:
+    if not (groups := columns_together(history)):
         raise ArgumentError("saved", "a result without a history", "one of a distillation")
+    return learning_curves(history, ax, names=groups[0] if name is None else [name])
+
+
+def columns_together(history: History) -> list[list[str]]:
+    r"""Columns of a history in one group, or in groups of their own if their scales differ much."""
+    names = [name for name in history if name not in ("step", "gradient_norm", "seconds")]
+    if not history.get("step") or not names:
+        return []
     sizes = [abs(history[name][-1] or 0.0) for name in names]
-    if name is not None or max(sizes) > 50 * max(min(sizes), 1e-12):
-        names = [names[0] if name is None else name]
-    return learning_curves(history, ax, names=names)
+    return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
 
 
 def learning_curves(

@@ -176,8 +176,7 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
-        trust = "" if z["trustworthy"] else ", which should not be trusted"
-        trust = ", which is unchecked" if z["state"] == "unchecked" else trust
+        trust = "" if z["trustworthy"] else f", which is {z['state']}"
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
 
@@ -191,7 +190,8 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
         shown.append(Stat(f"{held_out['student']:.2f}", label))
     numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
     for z in (content.get("log_z") or [])[:2]:
-        numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else f', {_state(z)}'}"))
+        doubt = "" if z["trustworthy"] else f", {z['state']}"
+        numbers.append((z, f"log Z, {z['name']}{doubt}"))
     for number, label in numbers:
         if number:
             text = _with_error_or_dash(number["value"], number["std_error"])
@@ -255,11 +255,11 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
         log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
         ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
-        row = [entry["name"], _state(entry), log_z, " … ".join(ends), *limits]
+        row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")
+            reasons.append(f"{entry['name']} ({method}) is {entry['state']}: {why}.")
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
     blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
@@ -274,11 +274,6 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         columns = ["diagnostic", *(entry["name"] for entry in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
     return blocks
-
-
-def _state(estimate: Mapping[str, Any]) -> str:
-    r"""The verdict's state; earlier versions saved only whether it is trustworthy."""
-    return str(estimate.get("state", "trustworthy" if estimate["trustworthy"] else "doubtful"))
 
 
 def _with_error_or_dash(mean: float | None, error: float | None) -> str:
