@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
+from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
@@ -98,7 +98,6 @@ def export(
 
 def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     r"""The format for a path; a name of another format than the one requested is refused."""
-    choice("format", format, ("auto", *FORMATS))
     if _is_folder(path):
         return "numpy" if format == "auto" else format
     by_name = {suffix: name for name, (suffix, _) in FORMATS.items()}.get(path.suffix)

@@ -202,11 +202,8 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
 def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) -> str:
     r"""The student's values of a target against the teacher's, with the diagonal."""
     x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
-    ax.scatter(x, y, s=8 if len(x) > 300 else 16, color=COLOURS[0], alpha=0.5, linewidths=0)
-    plots.diagonal(ax, x, y, "equal values")
+    plots.against(ax, x, y, "value", ("the teacher", "the student"))
     ax.set(aspect="equal", title=title)
-    ax.set(xlabel="value by the teacher", ylabel="value by the student")
-    ax.legend(loc="upper left")
     return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
         f"{len(x):,} rows, with a mean difference of {np.abs(x - y).mean():.3g} where the "

@@ -249,10 +249,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
     one, two = teacher.mean(0), student.mean(0)
-    plots.diagonal(ax, one, two, "equal")
-    ax.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
-    ax.set(xlabel=f"mean by {names[0]}", ylabel=f"mean by {names[1]}")
-    ax.legend(loc="upper left")
+    plots.against(ax, one, two, "mean", names)
     return (
         f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
         f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."

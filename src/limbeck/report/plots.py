@@ -133,10 +133,14 @@ def legend_above(axes: Axes, columns: int = 2) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
 
 
-def diagonal(axes: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
-    r"""The line on which both are equal."""
+def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[str, str]) -> None:
+    r"""Values of two models as points, and the line on which both are equal."""
+    size, alpha = (8, 0.5) if len(x) > 300 else (16, 0.6)
     ends = (min(x.min(), y.min()), max(x.max(), y.max()))
-    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=label)
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=f"equal {what}s")
+    axes.scatter(x, y, s=size, color=COLOURS[0], alpha=alpha, linewidths=0)
+    axes.set(xlabel=f"{what} by {names[0]}", ylabel=f"{what} by {names[1]}")
+    axes.legend(loc="upper left")
 
 
 def images(
