@@ -103,8 +103,7 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
     lines = -(-len(names) // COLUMNS)
     with canvas.canvas(lines, COLUMNS, (2.6, 2.6)) as (drawn, axes):
         for place, name in zip(axes.flat, names, strict=False):
-            surfaces.surface(place, side, side, toy["surfaces"][name].split())
-            place.set_aspect("equal")
+            surfaces.surface(place, side, toy["surfaces"][name].split())
             surfaces.classes(place, toy["data"]["x"], toy["data"]["y"])
             place.set_title(f"{name}, KL {kl[name]:.4f}" if name in kl else name)
         for place in axes.flat[len(names) :]:

@@ -111,9 +111,7 @@ def _surfaces(entry: Mapping[str, Any], path: Path) -> str:
     with _panels(names, (2.6, 2.6)) as (figure, axes):
         drawn = None
         for place, name in zip(axes.flat, names, strict=False):
-            side = numbers(shown["surface"]["side"])
-            drawn = surface(place, side, side, numbers(values[name]))
-            place.set_aspect("equal")
+            drawn = surface(place, numbers(shown["surface"]["side"]), numbers(values[name]))
             classes(place, numbers(shown["points"], 2), shown["labels"])
             place.set_title(name)
             if name in found:

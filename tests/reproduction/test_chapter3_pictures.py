@@ -82,12 +82,12 @@ def test_surfaces_have_the_first_index_across():
     side = np.linspace(-1, 1, 5)
     p = np.add.outer(0.4 * side, 0.1 * side) + 0.5
     with canvas() as (_, axes):
-        drawn = surfaces.surface(axes[0][0], side, side, p)
+        drawn = surfaces.surface(axes[0][0], side, p)
         image = np.asarray(drawn.get_array())
         assert drawn.get_extent() == pytest.approx([-1.25, 1.25, -1.25, 1.25])
         np.testing.assert_allclose(image, p.T)  # rows go up
         with refused("values", "24 numbers"):
-            surfaces.surface(axes[0][0], side, side, p.flatten()[1:])
+            surfaces.surface(axes[0][0], side, p.flatten()[1:])
 
 
 def test_ellipses_are_at_one_and_two_deviations():

@@ -158,8 +158,8 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
 
 def _draw_surface(saved: Saved, ax: Axes, values: np.ndarray, **style: Any) -> AxesImage:
     ax.set(xlabel="first variable", ylabel="second variable")
-    sides = saved.arrays["surface_x"], saved.arrays["surface_y"]
-    return plots.surface(ax, *sides, values, **style)
+    side, up = saved.arrays["surface_x"], saved.arrays["surface_y"]
+    return plots.surface(ax, side, values, up=up, **style)
 
 
 @arg.checked_arguments

@@ -188,28 +188,31 @@ def images(
 
 
 def surface(
-    axes: Axes, x: Numbers, y: Numbers, values: Numbers, *, colours: str = "RdBu_r",
-    ends: tuple[float, float] = (0.0, 1.0), lines: bool = True,
+    axes: Axes, side: Numbers, values: Numbers, *, up: Numbers | None = None,
+    colours: str = "RdBu_r", ends: tuple[float, float] = (0.0, 1.0), lines: bool = True,
 ) -> AxesImage:  # fmt: skip
     r"""Values on a grid as colours, such as probabilities with contour lines.
 
     Arguments:
         axes: Where to draw.
-        x: Coordinates along the horizontal direction, (m,).
-        y: Coordinates along the vertical direction, (n,).
-        values: The values, m · n of them, the first index along the horizontal direction.
+        side: Coordinates along the horizontal direction, (m,).
+        values: The values (m, n), the first index along the horizontal direction.
+        up: Coordinates along the vertical direction, (n,). Default: None, a square with those of
+            `side`.
         colours: A colour map of matplotlib. Default: "RdBu_r", blue below and red above one half.
         ends: Values of the first and the last colour. Default: (0, 1).
         lines: Whether to draw labelled contour lines of probabilities. Default: True.
     """
-    x, y, values = (np.asarray(each, dtype=float) for each in (x, y, values))
+    x, values = np.asarray(side, dtype=float), np.asarray(values, dtype=float)
+    y = x if up is None else np.asarray(up, dtype=float)
     if values.size != x.size * y.size:
         expected = f"{x.size * y.size}, one for each point"
         raise ArgumentError("values", f"{values.size} numbers", expected)
     image = values.reshape(x.size, y.size).T
     half = (x[1] - x[0]) / 2, (y[1] - y[0]) / 2
     drawn = axes.imshow(
-        image, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto",
+        image, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1],
+        aspect="equal" if up is None else "auto",
         extent=(x[0] - half[0], x[-1] + half[0], y[0] - half[1], y[-1] + half[1]),
         interpolation="bilinear",
     )  # fmt: skip
