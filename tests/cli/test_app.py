@@ -48,9 +48,9 @@ def test_the_version_is_limbecks(limbeck):
     ("words", "said"),
     [
         (("dmeo",), "Did you mean 'demo'? (see limbeck --help)"),
-        (("demo", "--stesp", "3"), "no such option: --stesp (did you mean --steps?)"),
-        (("compress", "a:b", "c.csv", "--lable", "y"), "(did you mean --label?)"),
-        (("info", "--qqqq"), "no such option: --qqqq (see limbeck info --help)"),
+        (("demo", "--stesp", "3"), "No such option: --stesp (Possible options: --help,"),
+        (("compress", "a:b", "c.csv", "--lable", "y"), "(Possible options: --classes, --label)"),
+        (("info", "--qqqq"), "No such option: --qqqq (see limbeck info --help)"),
         (("demo", "--steps", "x"), "'--steps'"),
         (("compress", "a:b"), "Missing argument 'data'"),
         (("logz", "rbm.npz", "--samples", "0"), "'--samples'"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limbeck.cli.files import is_reference, load_object, path_problem
+from limbeck.cli.files import is_reference, load_object, require_path
 from tests.refusals import refused
 
 
@@ -110,15 +110,20 @@ def test_what_is_not_there_and_what_was_perhaps_meant(refused, here, command):
     assert set(Path().iterdir()) == before
 
 
-def test_a_state_in_words(here):
-    assert path_problem(Path()) == "a folder"
-    assert path_problem(Path("x.npy"), "folder") == "a file"
-    assert path_problem(Path("sub/train.csv")) == "which does not exist"
+@pytest.mark.parametrize(
+    ("path", "kind", "received"),
+    [
+        (".", "file", r"^\., a folder$"),
+        ("x.npy", "folder", r"^x\.npy, a file$"),
+        ("nowhere/train.csv", "any", "which does not exist$"),
+        ("sub/tran.csv", "any", r"which does not exist \(did you mean sub/train\.csv\?\)$"),
+    ],
+)
+def test_what_a_path_is_instead(here, path, kind, received):
     Path("sub").mkdir()
     Path("sub/train.csv").write_text("")
-    assert (
-        path_problem(Path("sub/tran.csv")) == "which does not exist (did you mean sub/train.csv?)"
-    )
+    with refused("data", received):
+        require_path(Path(path), "data", "another", kind)
 
 
 @pytest.mark.parametrize("name", ["garbage.npz", "garbage.npy"])

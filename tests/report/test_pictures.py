@@ -17,6 +17,7 @@ DRAWN = [
     ("compress", pictures.calibration, {}),
     ("compress", pictures.disagreement, {}),
     ("compress", pictures.subgroups, {}),
+    ("compress", pictures.examples, {}),
     ("table", pictures.disagreement, {}),
     ("condense", pictures.weights, {}),
     ("condense", pictures.surface, {"model": "teacher"}),
@@ -64,13 +65,13 @@ def test_surfaces_and_their_difference_are_the_arrays():
 
 def test_pseudo_draws_are_drawn_where_they_are():
     saved = making.saved("condense")
-    axes = pictures.weights(saved, pair=(1, 0))
+    axes = pictures.weights(saved)
     points = axes.collections[0].get_offsets()
-    np.testing.assert_allclose(points, saved.arrays["pseudo_draws"][:, [1, 0]])
-    np.testing.assert_array_equal(axes.lines[0].get_xdata(), saved.arrays["draws"][:, 1])
-    for wrong in ((0, 2), (-1, 0)):
-        with refused("pair", expected="two numbers from 0 to 1"):
-            pictures.weights(saved, pair=wrong)
+    np.testing.assert_allclose(points, saved.arrays["pseudo_draws"][:, :2])
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), saved.arrays["draws"][:, 0])
+    single = dict(saved.arrays, pseudo_draws=saved.arrays["pseudo_draws"][:, :1])
+    with refused("saved", "draws of one number"):
+        pictures.weights(saved._replace(arrays=single))
 
 
 def test_curves_are_the_arrays():
@@ -86,8 +87,8 @@ def test_the_exact_value_stands_among_the_estimates():
     saved = making.saved("logz")
     axes = pictures.log_z(saved)
     exact = saved.content["exact"]
-    assert list(axes.lines[-1].get_xdata()) == [exact, exact]
-    assert f"the exact value, {exact:.4f}" in axes.get_label()
+    assert list(axes.lines[0].get_xdata()) == [exact, exact]
+    assert f"The line is exact {exact:.4f}" in axes.get_label()
 
 
 def test_samples_of_many_variables_are_shown_by_their_means():
@@ -103,6 +104,14 @@ def test_samples_of_many_variables_are_shown_by_their_means():
     assert sum(bar.get_height() for bar in bars if hasattr(bar, "get_height")) == 50
 
 
+def test_images_on_which_both_differ_are_drawn_from_white_to_black():
+    saved = making.saved("compress")
+    sheet = pictures.examples(saved).images[0].get_array()
+    rows = saved.arrays["disagreement_rows"]
+    np.testing.assert_allclose(sheet[:8, :8], rows[0].reshape(8, 8) / rows.max())
+    assert (np.nanmin(sheet), np.nanmax(sheet)) == (0, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "name", "message"),
@@ -114,6 +123,7 @@ def test_samples_of_many_variables_are_shown_by_their_means():
         (pictures.log_z, "compress", "a result without log Z"),
         (pictures.samples, "logz", "a result without samples"),
         (pictures.features, "ring", "a result without features"),
+        (pictures.examples, "table", "without rows on which both differ"),
     ],
 )
 def test_what_a_result_has_not_is_said(draw, name, message):

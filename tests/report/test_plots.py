@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from limbeck.report.canvas import canvas
-from limbeck.report.plots import falls, intervals, progress, sorted_log_probabilities
+from limbeck.report.plots import intervals, progress, sorted_log_probabilities
 from tests.refusals import refused
 
 pytest.importorskip("matplotlib")
@@ -87,19 +87,3 @@ def test_intervals_have_three_errors_on_either_side(axes):
 def test_what_cannot_be_drawn_is_refused(axes, draw, argument, received):
     with refused(argument, received):
         draw(axes)
-
-
-def test_values_that_fall_far_have_a_logarithmic_scale(axes):
-    axes.plot([1, 2, 3], [0.4, 0.036, 0.035])
-    falls(axes, [0.4, 0.036, 0.035])
-    assert axes.get_yscale() == "log"
-    low, high = axes.get_ylim()
-    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
-    assert shown == pytest.approx([0.05, 0.1, 0.2])
-
-
-@pytest.mark.parametrize("values", [[0.4, 0.1], [4.0, -0.1], [4.0, 0.0]], ids=str)
-def test_others_have_a_plain_one(axes, values):
-    axes.plot([1, 2], values)
-    falls(axes, values)
-    assert axes.get_yscale() == "linear"

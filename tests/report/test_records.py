@@ -9,7 +9,7 @@ import torch
 import limbeck as lb
 from limbeck import storage
 from limbeck.report import normalization, records
-from limbeck.report.summary import image_shape, some
+from limbeck.report.summary import image_of, some
 from tests.refusals import refused
 from tests.report import making
 
@@ -187,12 +187,11 @@ def test_an_unknown_verb_is_refused():
 
 
 def test_images_are_known_by_their_shape():
-    assert image_shape(np.zeros((2, 1, 5, 7))) == (5, 7)
-    assert image_shape(np.full((2, 64), -1.0)) is None  # numbers below zero are no grey
-    assert image_shape(np.zeros((2, 49))) is None  # too small to be told from a table
-    assert image_shape(np.zeros((2, 49)), (7, 7)) == (7, 7)
-    assert image_shape(np.zeros((2, 64)), None) is None
-    assert image_shape(np.zeros((2, 64)), (7, 7)) is None
+    assert image_of(np.zeros((2, 1, 5, 7))) == {"image": [5, 7]}
+    assert image_of(np.zeros((2, 64))) == {"image": [8, 8]}
+    assert image_of(np.full((2, 64), -1.0)) == {}  # numbers below zero are no grey
+    assert image_of(np.zeros((2, 49))) == {}  # too small to be told from a table
+    assert image_of(None) == {}
 
 
 def test_some_places_are_distinct_and_in_order():

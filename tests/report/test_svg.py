@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from limbeck.report.canvas import COLOURS, INK, canvas, inline, pixels
+from limbeck.report.canvas import COLOURS, INK, canvas, inline
 
 pytest.importorskip("matplotlib")
 
@@ -70,20 +70,3 @@ def test_dollars_are_not_mathematics():
 
 def test_equal_figures_are_equal_pictures():
     assert drawn() == drawn()
-
-
-def test_pixels_keep_their_order():
-    import base64
-    import io
-
-    from matplotlib.image import imread
-
-    image = np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]])
-    svg = pixels(image, "Six pixels.", "p")
-    assert 'viewBox="0 0 3 2"' in svg
-    data = base64.b64decode(re.search(r"base64,([^\"]*)", svg)[1])
-    shown = imread(io.BytesIO(data))[..., 0]
-    assert shown.shape == (2, 3)
-    assert shown[0, 0] == 1  # white is the least
-    assert shown[0, 1] == 0
-    assert 0.3 < shown[0, 2] < 0.7

@@ -2,7 +2,6 @@ r"""The command line; torch is imported only by the commands that need it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import traceback
@@ -14,7 +13,7 @@ from pathlib import Path
 import typer
 
 import limbeck as lb
-from limbeck.cli import compress, condense, evidence, normalize, results
+from limbeck.cli import compress, condense, normalize, results
 from limbeck.cli.command import BROKEN_PIPE, FAULT, INTERRUPTED, USER, as_command, say
 from limbeck.cli.files import IMPORTED_FILES
 from limbeck.errors import LimbeckError
@@ -48,8 +47,8 @@ def _root(
 app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
-app.command()(as_command(normalize.logz, without=("export",)))
-app.command()(as_command(evidence.evidence, without=("export",)))
+for estimate in (normalize.logz, condense.evidence):
+    app.command()(as_command(estimate, without=("export",)))
 for command in (compress.label, results.report, results.export, results.info):
     app.command()(command)
 
@@ -85,11 +84,6 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
     r"""An error in one line, and its exit code: the user's error or limbeck's."""
     if hasattr(error, "format_message"):  # click's, under any name
         message, ctx = error.format_message(), getattr(error, "ctx", None)
-        unknown = getattr(error, "option_name", None)
-        if ctx is not None and unknown is not None and message.lower().startswith("no such option"):
-            known = [name for param in ctx.command.params for name in param.opts]
-            near = difflib.get_close_matches(unknown, known, n=1)
-            message = f"no such option: {unknown}" + (f" (did you mean {near[0]}?)" if near else "")
         help_ = f" (see {getattr(ctx, 'command_path', 'limbeck')} --help)"
         # without arguments, help has been shown
         return f"{message.rstrip('.')}{help_}" if message else "", USER

@@ -15,15 +15,16 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import typer
 
-from limbeck.cli import folder as folders
-from limbeck.cli.folder import Folder
 from limbeck.cli.options import ONE_CALL, Common, command_line
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
+
+if TYPE_CHECKING:
+    from limbeck.cli.folder import Folder
 
 # exit codes: a bug in limbeck, the user's error, a requirement that is not met, Ctrl-C, no reader
 FAULT, USER, UNMET, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -73,6 +74,8 @@ def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> C
 
 def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> None:
     r"""Run a verb, write its result folder, print the result, and exit."""
+    from limbeck.cli import folder as folders
+
     export = _export_path(ctx, common)
     common = replace(common, export=export)
     ctx.params["export"] = export
@@ -95,7 +98,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     out = folders.default_folder(name, options) if common.out is None else common.out
     folders.refuse_other_content(out)
     with folders.folder_lock(out):
-        folder = Folder(out, name, {**options, "out": str(out)}, common.overwrite)
+        folder = folders.Folder(out, name, {**options, "out": str(out)}, common.overwrite)
         text, content = _make_result(folder, ctx, common, verb, requirements)
     if common.json:
         show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
@@ -157,7 +160,7 @@ def _make_result(
         if folder.saved_steps:
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
-                f"again to continue, or: {folders.resume_command(folder.work)}"
+                f"again to continue, or: {folder.resume_command}"
             )
         else:
             folder.abandon()
@@ -289,16 +292,15 @@ def check_requirements(
     from limbeck.report.summary import required
 
     values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
-    # classes with too few rows to check
-    small = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    names = f"{', '.join(small[:5])}{' …' * (len(small) > 5)}"
-    unchecked = f"; too few rows to check {names}" if small else ""
+    few = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
+    small = f"{', '.join(few[:5])}{' …' * (len(few) > 5)}"  # classes with too few rows to check
     for name, bound, most in requirements:
         title = name.replace("_", " ")
         counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
         if name in CLASS_FIGURES and counts is not None:
+            unchecked = f"; too few rows to check {small}" if small else ""
             title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
-        reason = _missing_reason(name, content, ", ".join(small))
+        reason = _missing_reason(name, content, small)
         label, value = f"required {name}", values.get(name)
         verdicts.append(required(label, value, bound, most=most, title=title, reason=reason))
     return verdicts
@@ -326,9 +328,8 @@ def figures(content: Mapping[str, Any]) -> dict[str, Any]:
     r"""The figures of a result, by name."""
     values: dict[str, Any] = {}
     classes: dict[str, Any] = {}  # recalls by class
-    for model in content["models"]:
-        if model["role"] == "student":
-            values |= {name: model.get(name) for name in ("parameters", "bytes")}
+    for model in (model for model in content["models"] if model["role"] == "student"):
+        values |= {name: model.get(name) for name in ("parameters", "bytes")}
     if (fidelity := content.get("fidelity")) is not None:
         measures = fidelity["measures"]["student"]
         values |= {name: figure[0] for name, figure in measures.items()}

@@ -1,11 +1,11 @@
-r"""`limbeck condense`: draws of a posterior in; a small predictive model out."""
+r"""`limbeck condense` and `limbeck evidence`, on draws of a posterior."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -14,6 +14,21 @@ from limbeck.cli import files
 from limbeck.cli.command import Outcome
 from limbeck.cli.options import Common, Drop, Preset
 from limbeck.errors import ArgumentError, rename_argument
+
+Draws = Annotated[
+    list[str],
+    Argument(
+        help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
+        "module:name."
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    Option("--var", help="A variable to use, or ~name to drop; can be repeated."),
+]
+BurnIn = Annotated[int, Option(help="Draws to drop at the start of each chain.", min=0)]
+Thin = Annotated[int, Option(help="Take every thin-th draw.", min=1)]
+Layout = Annotated[str, Option(help="The arrays' first axes: auto, chains, draws, emcee.")]
 
 
 def predict_function(text: str) -> Callable[..., Any]:
@@ -30,6 +45,15 @@ def predict_function(text: str) -> Callable[..., Any]:
         received = f"{text!r}, a {type(function).__name__}"
         raise ArgumentError("--predict", received, "a function of (draw, x), or of a draw")
     return function
+
+
+def _load_draws(texts: list[str], argument: str) -> Any:
+    r"""The user's own object, or the paths of files that exist."""
+    if len(texts) == 1 and files.is_reference(texts[0]):
+        return files.load_object(texts[0], argument)
+    for text in texts:
+        files.require_path(Path(text), argument, "existing files, or module:name")
+    return texts if len(texts) > 1 else texts[0]
 
 
 def _load_inputs(
@@ -82,9 +106,7 @@ def _new_inputs(x: Any, seed: int) -> Any:
 
 def condense(
     common: Common, training: dict[str, Any],
-    posterior: list[str] = Argument(
-        help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
-        "module:name."),
+    posterior: Draws,
     predict: str = Option(
         help="module:name of a function of (draw, x), or of a draw for a density; or "
         "logistic, probit, linear, poisson, softmax."),
@@ -102,11 +124,7 @@ def condense(
     weighted: bool = Option(False, "--weighted", help="Train the weights of the pseudo-draws."),
     loss: str = Option("auto", help="auto, cross_entropy, derivative_error, or module:name."),
     online: str = Option("auto", help="One draw per input: auto, yes or no."),
-    variables: list[str] | None = Option(
-        None, "--var", help="A variable to use, or ~name to drop; can be repeated."),
-    burn_in: int = Option(0, help="Draws to drop at the start of each chain.", min=0),
-    thin: int = Option(1, help="Take every thin-th draw.", min=1),
-    layout: str = Option("auto", help="The arrays' first axes: auto, chains, draws, emcee."),
+    variables: Variables = None, burn_in: BurnIn = 0, thin: Thin = 1, layout: Layout = "auto",
     covariance: str = Option("full", help="Without inputs: full, diagonal or spherical."),
     preset: Preset = "auto",
 ) -> Outcome:  # fmt: skip
@@ -115,12 +133,7 @@ def condense(
     limbeck condense posterior.nc --predict logistic --inputs x.csv --components 10
     """
     module = None if student is None else files.load_object(student, "student")
-    draws: Any = posterior if len(posterior) > 1 else posterior[0]
-    if len(posterior) == 1 and files.is_reference(draws):
-        draws = files.load_object(draws, "posterior")
-    else:
-        for text in posterior:
-            files.require_path(Path(text), "posterior", "existing files, or module:name")
+    draws = _load_draws(posterior, "posterior")
     x, held_out, y = _load_inputs(inputs, test, test_fraction, label, drop, common.seed)
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)
@@ -141,3 +154,50 @@ def condense(
             evidence["agreement"] = result.report(**evidence)
             text = f"{text}\n\n{evidence['agreement']}"
     return Outcome(result, evidence, text, result)
+
+
+def _supports(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    r"""Supports by name, of texts such as sigma=positive or p=0:1."""
+    supports: dict[str, Any] = {}
+    for text in texts or ():
+        name, sign, support = text.rpartition("=")
+        if not sign or not name or not support:
+            expected = "a variable and its support, such as sigma=positive or p=0:1"
+            raise ArgumentError("--support", repr(text), expected)
+        low, colon, high = support.partition(":")
+        supports[name] = (low, high) if colon else support
+    return supports or None
+
+
+def evidence(
+    common: Common, training: dict[str, Any],
+    log_density: Annotated[
+        str, Argument(help="module:name of a function of a draw: log p(data, draw).")
+    ],
+    draws: Draws,
+    support: list[str] | None = Option(
+        None, help="The support of a variable: sigma=positive, p=0:1, w=simplex, c=ordered; of "
+        "draws without names by position: 4=positive. Can be repeated."),
+    student: str = Option(
+        "auto", help="auto, gaussian, student_t, autoregressive, radial, mixture, flow."),
+    sweeps: int = Option(10, help="Sweeps that check the draws.", min=0),
+    probe: str | None = Option(
+        None, help="Points where draws may have missed mass: an npy or npz file, or module:name."),
+    std_error: float = Option(0.005, help="The error below which no further student is tried."),
+    variables: Variables = None, burn_in: BurnIn = 0, thin: Thin = 1, layout: Layout = "auto",
+) -> Outcome:  # fmt: skip
+    r"""Estimate the evidence of a model from draws of its posterior.
+
+    limbeck evidence model:log_density posterior.nc --support sigma=positive
+    """
+    function = files.load_object(log_density, "log_density")
+    posterior = _load_draws(draws, "draws")
+    points: Any = None if probe is None else files.object_or_text(probe, "probe")
+    if isinstance(points, str):
+        points = files.read_data(Path(points), "probe")
+    z = lb.log_evidence(
+        function, posterior, support=_supports(support), student=student, sweeps=sweeps,
+        std_error=std_error, var_names=variables or None, burn_in=burn_in, thin=thin,
+        layout=layout, probe=points, seed=common.seed, progress=not common.quiet,
+    )  # fmt: skip
+    return Outcome(z, {}, str(z))

@@ -28,23 +28,17 @@ MAX_HEADER = 2**24  # characters of a first line that are looked at
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 
 
-def path_problem(path: Path, expected: str = "file") -> str:
-    r"""Why a path is not a file, or not a folder; with a similar name if it is missing."""
-    if path.exists():
-        return "a folder" if expected == "file" else "a file"
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return "which does not exist" + (f" (did you mean {path.with_name(near[0])}?)" if near else "")
-
-
 def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
     r"""Refuse a path that does not exist, or is not of the `kind` ("file" or "folder")."""
-    exists = {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]
-    if not exists():
-        raise ArgumentError(argument, f"{path}, {path_problem(path, kind)}", expected)
+    if {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]():
+        return
+    problem = "a folder" if kind == "file" else "a file"
+    if not path.exists():
+        names = [entry.name for entry in path.parent.glob("*")]
+        near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+        hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
+        problem = f"which does not exist{hint}"
+    raise ArgumentError(argument, f"{path}, {problem}", expected)
 
 
 def is_reference(text: str) -> bool:

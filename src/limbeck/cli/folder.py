@@ -12,6 +12,9 @@ from typing import Any
 from limbeck.cli.files import require_path
 from limbeck.cli.options import parse_config, to_toml
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.records import encode
+from limbeck.storage import checkpoints, disk, folders
+from limbeck.storage.files import differences
 
 CONFIG, DIGESTS, RESULT = "config.toml", "digests.json", "result.json"
 CHECKPOINT = "checkpoint"  # the folder that an unfinished run needs to continue
@@ -22,8 +25,6 @@ PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     r"""Lock a folder, which is made if needed, and removed at the end if it is empty."""
-    from limbeck.storage import disk
-
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("--out", f"{folder}, which is a file", "a folder, new or empty")
     try:
@@ -53,9 +54,6 @@ class Folder:
     def __init__(
         self, path: Path, command: str, options: Mapping[str, Any], overwrite: bool = False
     ) -> None:
-        from limbeck import records
-        from limbeck.storage import disk, folders
-
         self.path, self.command, self.options = path, command, dict(options)
         replaces = _holds(path) == "result"
         self.work = path.with_name(f"{path.name}.unfinished") if replaces else path
@@ -85,23 +83,24 @@ class Folder:
             return
         try:
             disk.remove_tree(self.checkpoint)  # first: no other run must continue from it
-            content = {CONFIG: self.config, DIGESTS: records.encode(digests)}
+            content = {CONFIG: self.config, DIGESTS: encode(digests)}
             folders.write(self.work, "unfinished", content)
         except (OSError, LimbeckError) as error:
             raise _not_writable(self.work, error) from error
 
     @property
+    def resume_command(self) -> str:
+        r"""The command that resumes the run."""
+        return resume_command(self.work)
+
+    @property
     def saved_steps(self) -> int:
         r"""The number of steps that checkpoints hold."""
-        from limbeck.storage import checkpoints, folders
-
         saved = (checkpoints.steps(p.parent) for p in self.checkpoint.rglob(folders.MANIFEST))
         return sum(steps[0] for steps in saved if steps)
 
     def finish(self, content: Mapping[str, Any]) -> Path:
         r"""Write the complete result, in one operation, and remove what only its run needed."""
-        from limbeck.storage import disk, folders
-
         folders.write(self.path, "result", {**content, CONFIG: self.config})
         with suppress(OSError, LimbeckError):  # the result is complete; the next run tries again
             for folder in (self.path, self.work):
@@ -112,8 +111,6 @@ class Folder:
 
     def abandon(self) -> None:
         r"""Remove what cannot be resumed."""
-        from limbeck.storage import disk, folders
-
         if not self.saved_steps and is_unfinished(self.work):
             with suppress(OSError, LimbeckError):
                 disk.remove_tree(self.checkpoint)
@@ -128,8 +125,6 @@ class Folder:
 
 def refuse_other_content(path: Path) -> None:
     r"""Refuse a folder with anything in it that limbeck's commands have not written."""
-    from limbeck.storage import folders
-
     manifest = folders.read_manifest(path) if path.is_dir() else None
     if manifest is not None and (manifest.kind == "unfinished" or _holds(path)):
         return  # one without its options is being removed
@@ -151,8 +146,6 @@ def default_folder(command: str, options: Mapping[str, Any]) -> Path:
 
 def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
     r"""The differences between the settings of a folder and the given ones, as text."""
-    from limbeck.storage.files import differences
-
     saved = saved_options(place)
     if (other := saved.pop("command", None)) != command:
         return [f"it is of limbeck {other}"]
@@ -161,8 +154,6 @@ def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[
 
 def _holds(path: Path) -> str:
     r"""What a command wrote into a folder: "result" or "unfinished"; "" for anything else."""
-    from limbeck.storage import folders
-
     manifest = folders.read_manifest(path) if path.is_dir() else None
     ours = manifest is not None and CONFIG in manifest.files
     return manifest.kind if manifest is not None and ours else ""
@@ -180,8 +171,6 @@ def resume_command(path: Path) -> str:
 
 def saved_options(folder: Path) -> dict[str, Any]:
     r"""The options of a result or of an unfinished run, if a command wrote it."""
-    from limbeck.storage import folders
-
     saved = folders.read(folder, _holds(folder) or "result", (CONFIG,))
     return parse_config(saved.content.get(CONFIG, bytearray()), folder / CONFIG)
 
@@ -198,8 +187,6 @@ def result_folder(path: Path) -> Path:
     if is_unfinished(path):
         again = f"{expected}; {resume_command(path)}"
         raise ArgumentError("result", f"{path}, whose run is unfinished", again)
-    from limbeck.storage import folders
-
     if RESULT not in folders.read(path, "result", (), "result").names:
         raise ArgumentError("result", f"{path}, without {RESULT}", expected)
     return path

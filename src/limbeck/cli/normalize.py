@@ -11,7 +11,6 @@ from typer import Option
 import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Outcome, say
-from limbeck.cli.folder import result_folder
 from limbeck.cli.options import Common, Preset, Target
 from limbeck.cli.results import load_result
 from limbeck.errors import ArgumentError, rename_argument
@@ -139,6 +138,7 @@ def logz(
     limbeck logz rbm.npz --std-error 0.05 --seconds 60
     """
     began, seconds = time.monotonic(), training.pop("seconds", None)
+    from limbeck.cli.folder import result_folder
     from limbeck.normalization.densities import check_student, check_target
     from limbeck.normalization.log_partition import METHODS, choose_method
     from limbeck.training.config import choose_device

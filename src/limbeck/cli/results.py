@@ -16,7 +16,6 @@ from typer import Argument, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli import folder as folders
 from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug
@@ -41,11 +40,12 @@ def export(
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, as C or as plain NumPy."""
     from limbeck import storage
+    from limbeck.cli.folder import result_folder
     from limbeck.compression.fidelity.report import Fidelity
     from limbeck.export import export as write
     from limbeck.report.condensation import saved_agreement
 
-    folder = folders.result_folder(result)
+    folder = result_folder(result)
     student, content = load_result(folder, predict, own), storage.read(folder).content
     fidelity = content.get("fidelity")
     about = saved_agreement(content) if fidelity is None else Fidelity.from_dict(fidelity)
@@ -57,6 +57,8 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
     Code of the user's own is imported by the names given here, never by those in the folder.
     """
+    from limbeck.cli.folder import saved_options
+
     module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
     function = None if predict is None else predict_function(predict)
     try:
@@ -66,7 +68,7 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
         option = error.argument
         if {"--predict": function, "--student": module}.get(option, error) is not None:
             raise
-        name = folders.saved_options(folder).get(option.strip("-"))
+        name = saved_options(folder).get(option.strip("-"))
         received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
         raise ArgumentError(option, received, "module:name; code is not saved") from None
 
@@ -77,9 +79,10 @@ def report(
     debug: Debug = False,
 ) -> None:
     r"""Write a report on a result: report.html, report.md and report.json."""
+    from limbeck.cli.folder import result_folder
     from limbeck.report.page import write
 
-    page = write(folders.result_folder(result))
+    page = write(result_folder(result))
     show(str(page))
     if open_page:
         typer.launch(page.resolve().as_uri())
@@ -96,9 +99,10 @@ def demo(
     debug: Debug = False,
 ) -> None:
     r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
+    from limbeck.cli.folder import folder_lock
     from limbeck.demo import run
 
-    with folders.folder_lock(out):
+    with folder_lock(out):
         run(part, members, steps, seed, as_json=as_json, progress=not quiet, folder=out)
 
 
@@ -130,21 +134,20 @@ def describe_path(path: Path) -> dict[str, str]:
 
 
 def _describe_folder(path: Path) -> dict[str, str]:
+    from limbeck import storage
+    from limbeck.cli import folder as folders
+
     if folders.is_unfinished(path):
         command = folders.resume_command(path)
         return {"is": f"an unfinished result of {command.split(' --')[0]}", "to continue": command}
-    from limbeck import storage
-
     saved = storage.folders.read(path, "result", storage.STUDENT_FILES, "path")
     if storage.CONTENT not in saved.names:
         return _describe_student(saved)
     content = storage.read(path).content
     verdicts = [f"{v['name']}: {'held' if v['held'] else 'FAILED'}" for v in content["verdicts"]]
-    students = [
-        f"{m['name']}, " + ("unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes")
-        for m in content["models"]
-        if m["role"] == "student"
-    ]
+    models = [model for model in content["models"] if model["role"] == "student"]
+    sizes = ["unknown size" if m["bytes"] is None else f"{m['bytes']:,} bytes" for m in models]
+    students = [f"{model['name']}, {size}" for model, size in zip(models, sizes, strict=True)]
     return {
         "is": f"a result of limbeck {content['verb']}: {content['title']}",
         "student": ", ".join(students) or "none",
@@ -189,14 +192,12 @@ def _describe_tensors(path: Path) -> dict[str, str]:
     except LimbeckError:
         if path.suffix.lower() == ".mat":
             raise
-    if path.suffix.lower() == ".npz":
-        arrays = files.read_data(path, "path")
-        return {"is": "arrays", "arrays": ", ".join(f"{n} {a.shape}" for n, a in arrays.items())}
     from limbeck.storage.files import read_tensors
 
-    tensors, about = read_tensors(path)
-    names = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(tensors.items())[:12])
-    return {"is": f"tensors ({about.get('format', 'no format of limbeck')})", "tensors": names}
+    npz = path.suffix.lower() == ".npz"
+    arrays = files.read_data(path, "path") if npz else read_tensors(path)[0]
+    names = [f"{name} {tuple(array.shape)}" for name, array in arrays.items()]
+    return {"is": "arrays" if npz else "tensors", "names": _first(names)}
 
 
 def _describe_model(path: Path) -> dict[str, str]:
@@ -216,11 +217,12 @@ def _describe_rows(path: Path) -> dict[str, str]:
     if not hasattr(x, "columns"):
         return {"is": f"an array of shape {x.shape} and type {x.dtype}"}
     columns = [f"{name} ({kind})" for name, kind in zip(x.columns, x.dtypes, strict=True)]
-    more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
-    return {
-        "is": f"a table of {len(x):,} rows and {len(columns)} columns",
-        "columns": ", ".join(columns[:12]) + more,
-    }
+    is_ = f"a table of {len(x):,} rows and {len(columns)} columns"
+    return {"is": is_, "columns": _first(columns)}
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 PICKLE = {
@@ -254,20 +256,17 @@ def _installation() -> dict[str, str]:
         "gpu": ", ".join(gpus) if torch.cuda.is_available() else "none",
         "compiler": cpp_compiler() or "none (kernels run as plain torch)",
     }
-    versions: dict[str, list[str]] = {}
-    missing: dict[str, list[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # run from its source, without being installed
         for line in metadata.requires("limbeck") or []:
             match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
             if not match or match[2] in DEVELOPERS or match[1] == "limbeck":
                 continue
             name, extra = match[1], f"limbeck[{match[2]}]"
-            texts = versions.setdefault(extra, [])
             try:
-                texts.append(f"{name} {metadata.version(name)}")
+                text = f"{name} {metadata.version(name)}"
             except metadata.PackageNotFoundError:
                 # it may be there under another name, as xgboost-cpu is
-                known = util.find_spec(name.replace("-", "_")) is not None
-                (texts if known else missing.setdefault(extra, [])).append(name)
-    lines |= {extra: ", ".join(texts) for extra, texts in versions.items()}
-    return lines | {extra: f"without {', '.join(names)}" for extra, names in missing.items()}
+                missing = util.find_spec(name.replace("-", "_")) is None
+                text = f"without {name}" if missing else name
+            lines[extra] = f"{lines[extra]}, {text}" if extra in lines else text
+    return lines

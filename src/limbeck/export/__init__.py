@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError, shown
+from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_arguments
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
-from limbeck.export.files import TOLERANCE, not_foreign, quietly, write_files
+from limbeck.export.files import TOLERANCE, not_foreign, quietly
 from limbeck.export.numpy_predictor import numpy_files
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.table_onnx import COLUMNS
 from limbeck.export.torch_files import onnx_file, program_file
+from limbeck.storage import folders
+from limbeck.storage.files import write_bytes
 
 __all__ = [
     "TOLERANCE", "Portable", "card", "export", "of_result", "portable", "quietly",
@@ -80,7 +82,14 @@ def export(
             report = report.shipped({file.name: len(part) for file, part in content.items()})
         text = _card_text(model, path, kind, worst, report=report, title=title)
         content[card_path(path, kind)] = text.encode()
-    write_files(content, folder)
+    try:
+        if folder is not None:
+            folders.add(folder, "export", {file.name: part for file, part in content.items()})
+        for file, part in content.items() if folder is None else ():
+            write_bytes(file, part)
+    except CheckpointError as error:
+        reason = f"{folder or path} cannot be written ({error.__cause__ or error})"
+        raise LimbeckError(f"export: {reason}") from error
     result: Any = getattr(thing, "result_", thing)  # of an estimator
     if isinstance(getattr(result, "exported", None), tuple):
         result.exported = written
@@ -89,18 +98,16 @@ def export(
 
 def kind_of(path: Path, format: str = "auto", argument: str = "path") -> str:
     r"""The format for a path; a name of another format than the one requested is refused."""
-    choice("format", format, ("auto", *FORMATS))
-    folder, suffixes = _is_folder(path), {suffix: name for name, (suffix, _) in FORMATS.items()}
-    by_name = None if folder else suffixes.get(path.suffix)
-    if format == "auto":
-        if by_name is None and not folder:
-            expected = "a name that ends in .onnx, .pt2, .h or .npz, or a folder for NumPy"
-            raise ArgumentError(argument, str(path), expected)
-        return by_name or "numpy"
-    if by_name not in (None, format):
+    if _is_folder(path):
+        return "numpy" if format == "auto" else format
+    by_name = {suffix: name for name, (suffix, _) in FORMATS.items()}.get(path.suffix)
+    if format == "auto" and by_name is None:
+        expected = "a name that ends in .onnx, .pt2, .h or .npz, or a folder for NumPy"
+        raise ArgumentError(argument, str(path), expected)
+    if format not in ("auto", by_name) and (by_name or format != "numpy"):
         received = f"{path}, and the format {format}"
         raise ArgumentError(argument, received, f"a name that ends in {FORMATS[format][0]}")
-    return format
+    return format if by_name is None else by_name
 
 
 def _is_folder(path: Path) -> bool:

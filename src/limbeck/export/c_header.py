@@ -20,12 +20,11 @@ from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
 from limbeck.export.portable import Portable
+from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
-from limbeck.tables.table import Table
 from limbeck.text import visible
 
 COMPILERS = ("cc", "gcc", "clang")
-LONGEST = 250  # characters of names that C lists; a string of C99 has up to 4,095 bytes
 VECTOR = 4  # weights are padded to multiples of it, which any processor multiplies at once
 EACH = "for (int j = 0; j < {n}; ++j) "
 KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends names of functions
@@ -52,7 +51,6 @@ KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends
 
 def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
     r"""A student as a C header; its difference from torch, None if there is no compiler."""
-    files.check_suffix(path, ".h")
     files.not_foreign(path)
     model.check_inputs()
     header = _Header(model, prefix(path.stem))
@@ -71,17 +69,6 @@ def prefix(stem: str) -> str:
     """
     name = re.sub(r"[\W_]+", "_", stem, flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"student_{name}".rstrip("_")
-
-
-def quoted(text: str) -> str:
-    r"""A string in C; all but letters, digits and plain signs of ASCII are escapes.
-
-    >>> print(quoted('a "b"?'))
-    "a \042b\042\077"
-    """
-    special = re.compile(rb"[^A-Za-z0-9 _!#$%&'()+,.:;<=>@^{|}~-]")
-    octal = special.sub(lambda b: b"\\%03o" % ord(b[0]), text.encode("utf-8", "backslashreplace"))
-    return f'"{octal.decode()}"'
 
 
 def remark(text: object) -> str:
@@ -139,6 +126,11 @@ class _Header:
         if n:
             self.lines.append(EACH.format(n=n) + line)
 
+    def vector(self, kind: str, name: str, n: int, expression: str) -> None:
+        r"""Add an array of n numbers, each given by an expression in j."""
+        self.lines.append(f"{kind} {name}[{n}];")
+        self.each(n, f"{name}[j] = {expression};")
+
     def apply(self, kind: str, h: str, n: int) -> None:
         r"""Add the lines of a layer's kind."""
         lines = [line.format(h=h, n=n, f=self.f, real=self.real) for line in KINDS[kind]]
@@ -147,10 +139,10 @@ class _Header:
     def text(self) -> str:
         r"""The whole header."""
         model, p, real = self.model, self.prefix, self.real
-        table, trees = model.table, isinstance(self.parts.network, Trees)
+        trees = isinstance(self.parts.network, Trees)
         if self.parts.task is not None:
             self.lines.append("int bad = 0;")
-        self._rows() if table is None else self._columns(table)
+        self._inputs()
         outputs = self.outputs
         if self.parts.task is not None:
             self.lines += ["if (bad) {", "    " + EACH.format(n=outputs) + "y[j] = NAN;"]
@@ -159,15 +151,11 @@ class _Header:
         self._answers(h, n)
         given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
         function = f"static inline void {p}_predict({given}, {real} *y)"
-        names, listed = model.classes or [], []
-        if names and all(isinstance(n, str) and len(n) <= LONGEST for n in names):
-            strings = ",\n    ".join(map(quoted, names))
-            listed = [f"static const char *const {p}_classes[{outputs}] = {{\n    {strings}\n}};"]
         about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
-            f"enum {{ {p}_outputs = {outputs} }};", *listed, *self.arrays,
+            f"enum {{ {p}_outputs = {outputs} }};", *self.arrays,
             f"{function}\n{{\n{body}\n}}",
         ]  # fmt: skip
         if model.task == "classification":
@@ -200,76 +188,66 @@ class _Header:
         count = network.value.shape[1] if isinstance(network, Trees) else network.sizes[-1]
         return 2 if classes and count == 1 else count
 
-    def _rows(self) -> None:
-        r"""The lines from an array x to features f."""
-        parts, n = self.parts, int(np.prod(self.model.shape or (1,)))
-        if parts.task is not None:
-            self.each(n, "bad |= !(x[j] - x[j] == 0);")
-        origin = np.zeros(n) if parts.origin is None else parts.origin
-        self._numbers(n, "x[j]", origin)
-        features = parts.features
-        self._features(n if features is None else len(features.which))
-
-    def _numbers(self, n: int, given: str, origin: np.ndarray) -> None:
-        r"""The lines from given numbers to v, in the precision of the student."""
-        less = f" - {self.array('origin', origin, 'double')}[j]" if origin.any() else ""
-        self.lines.append(f"{self.real} v[{n}];")
-        self.each(n, f"v[j] = ({self.real})({given}{less});")
-
-    def _features(self, width: int) -> None:
-        r"""The lines from numbers v to the first of `width` features f."""
-        features = self.parts.features
-        self.lines.append(f"{self.real} f[{width}];")
-        if features is None:
-            self.each(width, "f[j] = v[j];")
-            return
-        names = ("shift", "scale", *(("low", "high") if features.clips else ()))
-        shift, scale, *ends = (self.array(name, getattr(features, name)) for name in names)
-        n, at = len(features.which), "j"
-        if not np.array_equal(features.which, np.arange(n)):
-            at = f"{self.array('which', features.which)}[j]"
-        self.each(n, f"f[j] = (v[{at}] - {shift}[j]) / {scale}[j];")
-        for end, sign in zip(ends, "<>", strict=False):
-            self.each(n, f"f[j] = f[j] {sign} {end}[j] ? {end}[j] : f[j];")
-
-    def _columns(self, table: Table) -> None:
-        r"""The lines from numbers and codes to features f, and to codes c within bounds."""
-        encoder, features, task = self.parts.encoder, self.parts.features, self.parts.task
-        assert encoder is not None
-        assert features is not None
-        columns = {column.key: (k, column.origin) for k, column in enumerate(table.numbers)}
-        count, masks = len(encoder.numbers), len(encoder.masks)
-        if count:
-            place, origin = np.array([columns[n.key] for n in encoder.numbers]).T
-            self._numbers(count, f"numbers[{self.array('place', place.astype(int))}[j]]", origin)
+    def _inputs(self) -> None:
+        r"""The lines from inputs to numbers v in the precision of the student, and features f."""
+        table, encoder, features = self.model.table, self.parts.encoder, self.parts.features
+        n, given, origin = int(np.prod(self.model.shape or (1,))), "x[j]", self.parts.origin
+        if table is not None and encoder is not None:
+            n, columns = len(encoder.numbers), {c.key: k for k, c in enumerate(table.numbers)}
+            place = [columns[number.key] for number in encoder.numbers]
+            given = f"numbers[{self.array('place', place)}[j]]" if n else ""
+            origin = np.array([table.numbers[k].origin for k in place])
+        masks, check = 0 if encoder is None else len(encoder.masks), self.parts.task is not None
+        if n:
+            less = origin is not None and origin.any()
+            given += f" - {self.array('origin', origin, 'double')}[j]" if less else ""
+            self.vector(self.real, "v", n, f"({self.real})({given})")
         if masks:
-            fill = self.array("fill", encoder.fill[:masks].tolist())
-            self.lines.append(f"int gone[{masks}];")
-            self.each(masks, "gone[j] = v[j] != v[j];")
+            fill = self.array("fill", encoder.fill[:masks].tolist())  # type: ignore[union-attr]
+            self.vector("int", "gone", masks, "v[j] != v[j]")
             self.each(masks, f"v[j] = gone[j] ? {fill}[j] : v[j];")
-        if task is not None:
-            self.each(count, "bad |= !(v[j] - v[j] == 0);")
-        trees = isinstance(self.parts.network, Trees)
-        wide = len(features.which)
-        if width := encoder.width if trees else wide + masks:
-            self._features(width)
+        value = "x[j]" if table is None else "v[j]"
+        self.each(n if check else 0, f"bad |= !({value} - {value} == 0);")
+        wide = n if features is None else len(features.which)
+        trees = encoder is not None and isinstance(self.parts.network, Trees)
+        if width := encoder.width if encoder is not None and trees else wide + masks:
+            self.lines.append(f"{self.real} f[{width}];")
+        self._features(wide)
         self.each(masks, f"f[{wide} + j] = ({self.real})gone[j];")
-        if encoder.categories:
-            sizes = self.array("sizes", [category.size for category in encoder.categories])
-            n = len(encoder.categories)
-            self.lines.append(f"int c[{n}];")
-            known = f"codes[j] >= 0 && codes[j] < {sizes}[j] + 2"
-            self.each(n, f"c[j] = {known} ? codes[j] : {sizes}[j];")  # another code is unknown
-            gaps = self.array("gaps", [int(category.missing) for category in encoder.categories])
-            if task is not None:
-                self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
-            keys = [category.key for category in encoder.categories]
+        if encoder is not None and encoder.categories:
+            self._codes(encoder, wide + masks)
+
+    def _features(self, n: int) -> None:
+        r"""The lines from numbers v to the first n features f."""
+        features = self.parts.features
+        if features is None:
+            self.each(n, "f[j] = v[j];")
+        elif n:
+            names = ("shift", "scale", *(("low", "high") if features.clips else ()))
+            shift, scale, *ends = (self.array(name, getattr(features, name)) for name in names)
+            ordered = np.array_equal(features.which, np.arange(n))
+            at = "j" if ordered else f"{self.array('which', features.which)}[j]"
+            self.each(n, f"f[j] = (v[{at}] - {shift}[j]) / {scale}[j];")
+            for end, sign in zip(ends, "<>", strict=False):
+                self.each(n, f"f[j] = f[j] {sign} {end}[j] ? {end}[j] : f[j];")
+
+    def _codes(self, encoder: TableEncoder, first: int) -> None:
+        r"""The lines to codes c within bounds; for trees, and to the features f from `first` on."""
+        categories, n = encoder.categories, len(encoder.categories)
+        sizes = self.array("sizes", [category.size for category in categories])
+        known = f"codes[j] >= 0 && codes[j] < {sizes}[j] + 2"
+        self.vector("int", "c", n, f"{known} ? codes[j] : {sizes}[j]")  # another code is unknown
+        gaps = self.array("gaps", [int(category.missing) for category in categories])
+        if self.parts.task is not None:
+            self.each(n, f"bad |= c[j] > {sizes}[j] && !{gaps}[j];")
+        if isinstance(self.parts.network, Trees):
+            keys = [category.key for category in categories]
             place, code = indicators(encoder, keys)
-            if trees and len(code):
+            if len(code):
                 at, slot = self.array("indicated", place), self.array("slots", code)
-                self.each(len(code), f"f[{wide + masks} + j] = c[{at}[j]] == {slot}[j];")
-            first = wide + masks + len(code)
-            for k, (key, embedding) in enumerate(self.parts.embeddings if trees else ()):
+                self.each(len(code), f"f[{first} + j] = c[{at}[j]] == {slot}[j];")
+            first += len(code)
+            for k, (key, embedding) in enumerate(self.parts.embeddings):
                 value, n = self.array(f"place{k}", embedding), embedding.shape[1]
                 self.each(n, f"f[{first} + j] = {value}[c[{keys.index(key)}] * {n} + j];")
                 first += n
@@ -285,8 +263,7 @@ class _Header:
                 weight = weight[: len(self.parts.features.which) + len(encoder.masks)]
             padding = ((0, 0), (0, width - n))
             b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
-            self.lines.append(f"{self.real} {h}[{width}];")
-            self.each(width, f"{h}[j] = {b}[j];")
+            self.vector(self.real, h, width, f"{b}[j]")
             if len(weight):
                 w = self.array(f"weight{number}", np.pad(weight, padding))
                 self.lines.append(f"for (int i = 0; i < {len(weight)}; ++i)")

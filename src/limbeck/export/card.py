@@ -31,34 +31,29 @@ ANSWERS = {
     "means": "means of the outcome, in its units",
 }
 
-INTENDED = {
-    "compress": "Instead of its teacher, on rows like those that it was trained with.",
-    "condense": "Instead of the average over all draws, at inputs like those of its training.",
-    "normalize": "Instead of the target, where exact log probabilities or samples are needed.",
-    "distill": "Instead of its teacher, at inputs like those of its training.",
-}
+CHECKS = {  # by format: what a file is run with, and the largest difference from torch
+    "onnx": ("onnxruntime", TOLERANCE), "pt2": ("torch.export.load", TOLERANCE),
+    "c": ("a C compiler", TOLERANCE), "numpy": ("NumPy in double precision", NUMPY_TOLERANCE),
+}  # fmt: skip
 
-DOUBTS = {
-    "compress": [
-        "Where the teacher is wrong, the student is wrong too.",
-        "On rows unlike those of its training it may differ from the teacher. Compare both "
-        "on such rows first: `result.report(X, y)`.",
-    ],
-    "condense": [
+# by verb: the intended use, and reasons for doubt
+OF_TEACHER = "Instead of its teacher, at inputs like those of its training.", (
+    "Where the teacher is wrong, the student is wrong too.",
+    "Away from its training inputs it may differ from the teacher. Compare both there first.",
+)  # fmt: skip
+USES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "compress": OF_TEACHER, "distill": OF_TEACHER,
+    "condense": ("Instead of the average over all draws, at inputs like those of its training.", (
         "It is only as good as the draws: chains that had not mixed give a wrong student.",
         "Away from its training inputs it may differ from the average of all draws.",
         "It predicts each input separately. Joint predictions of several inputs, and parameters "
         "with their uncertainty, need the posterior's own draws: pseudo-draws are not draws.",
-    ],
-    "normalize": [
+    )),
+    "normalize": ("Instead of the target, where exact log probabilities or samples are needed.", (
         "Its densities only approximate the target's: "
-        "`limbeck.log_partition(target, student)` measures the difference."
-    ],
-    "distill": [
-        "Where the teacher is wrong, the student is wrong too.",
-        "Away from its training inputs it may differ from the teacher.",
-    ],
-}
+        "`limbeck.log_partition(target, student)` measures the difference.",
+    )),
+}  # fmt: skip
 
 
 @checked_arguments
@@ -79,18 +74,24 @@ def card(
     """
     model = thing if isinstance(thing, Portable) else portable(thing)
     verb = str(model.about.get("verb", "distill"))
+    intended, doubts = USES[verb]
     count = sum(p.numel() for p in (model.student or model.module).parameters())
     settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = [*map(markdown, model.about.get("doubts", [])), *DOUBTS[verb]]
+    doubts = (*map(markdown, model.about.get("doubts", [])), *doubts)
     if model.table is not None:
-        doubts.append("Categories that are not in the training data are treated as unknown.")
+        doubts += ("Categories that are not in the training data are treated as unknown.",)
     fidelity = "No report was passed to the export: run `result.report(...)` on other rows."
     if report is not None:
         text = str(report) if hasattr(report, "sentence") else shown(report)
         fidelity = markdown_block(text.strip(), "text")
     origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
+    program, limit = CHECKS[format]
+    checks = "Not run: no C compiler was found."
+    if worst is not None:
+        figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"
+        checks = f"Run with {program} at random inputs: differs from torch by {figure}."
     blocks = [
         f"# {markdown(title or f'Distilled {model.name}')}",
         f"{_what(model)} It has {count:,} parameters.",
@@ -99,8 +100,8 @@ def card(
         f"## Outputs\n\n{_outputs(model, format)}",
         f"## How it was made\n\n{origin}",
         f"## How faithful it is\n\n{fidelity}",
-        f"## Checks\n\n{_checks(worst, format)}",
-        f"## Intended use\n\n{INTENDED[verb]}",
+        f"## Checks\n\n{checks}",
+        f"## Intended use\n\n{intended}",
         "## When not to trust it\n\n" + "\n".join(f"* {doubt}" for doubt in doubts),
         "## Versions\n\n" + markdown_table(("what", "version"), environment("cpu").items()),
         f"<!-- {MARK} -->",
@@ -221,15 +222,3 @@ def _outputs(model: Portable, format: str) -> str:
     what = "Labels" if model.task == "multilabel" else "Classes"
     classes = ", ".join(map(markdown_code, model.classes))
     return f"`{name}`: {text}.\n\n{what}, in the order of the columns: {classes}."
-
-
-def _checks(worst: float | None, format: str) -> str:
-    if worst is None:
-        return "Not run: no C compiler was found."
-    program, exact, limit = {
-        "onnx": ("onnxruntime", "", TOLERANCE), "pt2": ("torch.export.load", "", TOLERANCE),
-        "c": ("a C compiler", "", TOLERANCE),
-        "numpy": ("NumPy", " in double precision", NUMPY_TOLERANCE),
-    }[format]  # fmt: skip
-    figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"
-    return f"Run with {program} at random inputs: differs from torch{exact} by {figure}."

@@ -1,10 +1,10 @@
-r"""Exported files: written completely or not at all, and compared with torch before."""
+r"""Checks of exported files: what they replace, and how far they differ from torch."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,34 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from limbeck.arrays import part_of
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.storage import folders
-from limbeck.storage.files import write_bytes
+from limbeck.errors import ArgumentError, LimbeckError
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
 MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
-
-
-def write_files(content: Mapping[Path, bytes], folder: Path | None = None) -> None:
-    r"""Write files, each of them completely or not at all; into a folder of limbeck's, as one."""
-    try:
-        if folder is not None:
-            folders.add(folder, "export", {path.name: part for path, part in content.items()})
-            return
-        for path, part in content.items():
-            write_bytes(path, part)
-    except CheckpointError as error:
-        place, reason = folder or next(iter(content)), error.__cause__ or error
-        raise LimbeckError(f"export: {place} cannot be written ({reason})") from error
-
-
-def check_suffix(path: Path, suffix: str) -> None:
-    r"""Refuse a path that is not a file of a kind."""
-    if path.suffix != suffix:
-        raise ArgumentError("path", str(path), f"a name that ends in {suffix}")
-    if path.is_dir():
-        raise ArgumentError("path", f"{path}, which is a folder", "a file, new or to be replaced")
 
 
 def not_foreign(path: Path) -> None:

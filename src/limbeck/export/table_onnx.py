@@ -3,7 +3,7 @@ r"""Tables as ONNX graphs: one named input per column, or encoded numbers and co
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -62,8 +62,10 @@ def feeds(table: Table, df: object, columns: str = "named") -> dict[str, Array]:
     return batch_feeds(table, table.encode(df), columns)
 
 
-def batch_feeds(table: Table, batch: Mapping[str, Tensor], columns: str) -> dict[str, Array]:
-    r"""The inputs of a table's ONNX file of its tensors."""
+def batch_feeds(table: Table | None, batch: Any, columns: str) -> dict[str, Array]:
+    r"""The inputs of an ONNX file of a table's tensors, or without a table of rows."""
+    if table is None:
+        return {"x": batch.numpy(force=True)}
     if columns == "encoded":
         return encoded_inputs(table, batch)
     arrays: dict[str, Array] = {}
@@ -298,11 +300,3 @@ def array_graph(model: Portable) -> Any:
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     width = model.module(model.rows(1)).shape[1]
     return onnx_model(graph.nodes, [_value("x", dtype, *shape)], [_value("y", np.float32, width)])
-
-
-def run_onnx(file: bytes, inputs: dict[str, Array], outputs: list[str] | None = None) -> Tensor:
-    r"""The first output of an ONNX file, by onnxruntime."""
-    import onnxruntime
-
-    session: Any = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    return torch.as_tensor(session.run(outputs, inputs)[0])

@@ -10,13 +10,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 
 import limbeck
 from limbeck.environment import load_matplotlib
 from limbeck.errors import LimbeckError
-from limbeck.report.canvas import inline, pixels
+from limbeck.report.canvas import inline
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
 from limbeck.text import markdown_block, markdown_table, shown
@@ -55,7 +54,6 @@ class Picture:
     svg: str
     alt: str
     plate: bool = False
-    title: str = ""  # which small pictures show
 
 
 @dataclass
@@ -64,7 +62,6 @@ class Gallery:
 
     title: str
     pictures: list[Picture]
-    small: bool = False
     note: str = ""
     kind: str = "gallery"
 
@@ -138,10 +135,6 @@ class Drawing:
             pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
         return [Gallery(title, pictures, note=note)]
 
-    def image(self, image: np.ndarray, title: str, alt: str) -> Picture:
-        r"""A small image."""
-        return Picture(pixels(image, alt, next(self.ids)), alt, True, title)
-
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
     r"""A rich table as a block."""
@@ -202,12 +195,6 @@ def minus(text: str) -> str:
     return re.sub(r"(?<![\w.)\]\-])-(?=\.?\d)", "−", text)
 
 
-def counted(number: int) -> str:
-    r"""A number at the beginning of a heading: in words, if it is small."""
-    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-    return words[number] if number < len(words) else str(number)
-
-
 def about(document: Document, single: bool = True) -> str:
     r"""The line above the title: date and hardware, and for a single result seed and time."""
     content = document.content
@@ -232,7 +219,7 @@ def render(page: Page) -> str:
         loader=loader, autoescape=True, undefined=strict,
         finalize=lambda value: value if hasattr(value, "__html__") else shown(value),
     )  # fmt: skip
-    functions = {"sort_value": sort_value, "about": about, "counted": counted}
+    functions = {"sort_value": sort_value, "about": about}
     environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
     environment.filters["minus"] = minus
     verb = page.documents[0].content["verb"] if page.findings is None else "report"

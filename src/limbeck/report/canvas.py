@@ -2,7 +2,6 @@ r"""Figures in one style, with a description: as files, and as SVG inside a page
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 import re
@@ -118,29 +117,9 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
     svg = re.sub(r"(\bid=\"|url\(#|href=\"#)", rf"\g<1>{prefix}-", svg)
     width, height = (72 * float(inches) for inches in figure.get_size_inches())  # type: ignore[union-attr]
     body = re.sub(r"\n\s*", "\n", svg[svg.index(">") + 1 :]).strip()
-    return _svg_start(prefix, alt, (width, height), 4 / 3 * width) + body  # 4/3 pixels a point
-
-
-def pixels(image: np.ndarray, alt: str, prefix: str) -> str:
-    r"""An image (height, width) as an SVG element: white the least value, black the largest."""
-    load_matplotlib()
-    from matplotlib.image import imsave
-
-    file = io.BytesIO()
-    imsave(file, np.asarray(image, dtype=float), cmap="gray_r", format="png")
-    data = base64.b64encode(file.getvalue()).decode()
-    height, width = image.shape
-    return (
-        f"{_svg_start(prefix, alt, (width, height), 96)}"
-        f'<image width="{width}" height="{height}" style="image-rendering:pixelated" '
-        f'href="data:image/png;base64,{data}"/></svg>'
-    )
-
-
-def _svg_start(prefix: str, alt: str, size: tuple[float, float], max_width: float) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="0 0 {size[0]:g} {size[1]:g}" role="img" aria-labelledby="{prefix}-alt" '
-        f'style="max-width:{max_width:.0f}px"><title id="{prefix}-alt">'
-        f"{html.escape(shown(alt), quote=True)}</title>"
+        f'viewBox="0 0 {width:g} {height:g}" role="img" aria-labelledby="{prefix}-alt" '
+        f'style="max-width:{4 / 3 * width:.0f}px"><title id="{prefix}-alt">'  # pixels of points
+        f"{html.escape(shown(alt), quote=True)}</title>{body}"
     )

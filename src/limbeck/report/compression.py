@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from limbeck.compression.compressed import Compressed
@@ -14,7 +13,7 @@ from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Gallery, Stat, TableBlock, from_rich, ratio, value
+from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 from limbeck.storage import Saved
 from limbeck.text import compared
 
@@ -23,7 +22,6 @@ def compressed(
     result: Compressed, *, report: Fidelity | None = None, X: object = None,
     y: ArrayLike | None = None, labels: object = None,
     groups: dict[str, Any] | str | Iterable[str] | None = None, time: bool = True,
-    image: summary.ImageShape = "auto",
 ) -> tuple[dict[str, Any], summary.Arrays]:  # fmt: skip
     r"""Content and arrays of a compressed teacher, with a report or one that is made on X."""
     if report is None and X is not None:
@@ -57,7 +55,7 @@ def compressed(
                 f"Unchecked: the student's share of the teacher's {title}, which is not above 0."
             )
         if X is not None:
-            content |= _examples(X, report, image, arrays)
+            content |= _examples(X, report, arrays)
     content["notes"] = [*notes, *result.notes]
     content["title"] = f"{tables.heading(content['models'][0]['name'])}, compressed"
     return content, arrays
@@ -88,9 +86,7 @@ def _share_in_words(report: Fidelity, name: str, value: float) -> str:
     }.get(name) or f"keeps {only}{tables.percent(value)} of {tables.retention_noun(report, name)}"
 
 
-def _examples(
-    rows: Any, report: Fidelity, image: summary.ImageShape, arrays: summary.Arrays
-) -> dict[str, Any]:
+def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, Any]:
     r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
@@ -109,8 +105,7 @@ def _examples(
         flat = array.reshape(len(array), -1)[:, :columns]
         return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
     arrays["disagreement_rows"] = array
-    shape = summary.image_shape(array, image)
-    return {} if shape is None else {"image": list(shape)}
+    return dict(summary.image_of(array))
 
 
 def _as_text(names: list[str], rows: Iterable[Iterable[object]]) -> dict[str, Any]:
@@ -171,18 +166,9 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
         return [*both, "Both agree on every row."]
-    rows, shape = drawing.saved.arrays.get("disagreement_rows"), drawing.saved.content.get("image")
-    images = []
-    if shape and drawing.pictures and rows is not None:
-        for example, row in zip(report.disagreements, rows, strict=True):
-            label = f", label {example['label']}" if "label" in example else ""
-            one, two = (_prediction(report, example[name], 1) for name in pictures.MODELS)
-            title = f"teacher {one}, student {two}{label}"
-            image = np.asarray(row, dtype=float).reshape(shape)
-            images.append(drawing.image(image, title, f"Row {example['row']}: {title}."))
-    note = "Rows with the largest difference between both predictions, largest first."
-    small = Gallery("Images on which both differ most", images, small=True, note=note)
-    return [*both, *([small] if images else []), _rows(drawing.saved, report)]
+    drawn = [pictures.examples] if drawing.saved.content.get("image") else []
+    images = drawing.gallery("Images on which both differ most", *drawn, plate=True)
+    return [*both, *images, _rows(drawing.saved, report)]
 
 
 def _rows(saved: Saved, report: Fidelity) -> TableBlock:
@@ -206,12 +192,12 @@ def _rows(saved: Saved, report: Fidelity) -> TableBlock:
     return TableBlock("Largest disagreements", columns + names, cells, True, note, words)
 
 
-def _prediction(report: Fidelity, prediction: list[float | None], most: int = 3) -> str:
+def _prediction(report: Fidelity, prediction: list[float | None]) -> str:
     r"""Values, or the most probable classes but those below 0.5%."""
     p = [0.0 if number is None else float(number) for number in prediction]
     if report.task == "regression":
-        return ", ".join(f"{number:.4g}" for number in (p if most > 1 else p[:1]))
-    order = sorted(range(len(p)), key=lambda k: -p[k])[:most]
+        return ", ".join(f"{number:.4g}" for number in p)
+    order = sorted(range(len(p)), key=lambda k: -p[k])[:3]
     likely = [k for k in order if p[k] >= 0.005 or k == order[0]]
     return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in likely)
 

@@ -18,7 +18,6 @@ from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
@@ -33,13 +32,12 @@ def condensed(
     agreement: Agreement | None = None,  # else it is made at the inputs x
     x: object = None,  # inputs to compare at; curves and surfaces cover their range
     y: object = None,
-    posterior: object = None,  # draws to compare with; else those that were condensed
     points: object = None,  # data (n, 2) to draw on surfaces
     labels: object = None,  # (n,), 0 or 1
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
     content, notes = summary.run_summary(result), list(result.notes)
-    draws = _draws(result, posterior, notes)
+    draws = _draws(result, notes)
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)
     count = result.used if draws is None else draws.count
@@ -73,11 +71,11 @@ def condensed(
     return content | {"notes": notes}, arrays
 
 
-def _draws(result: Condensed, posterior: object, notes: list[str]) -> Draws | None:
+def _draws(result: Condensed, notes: list[str]) -> Draws | None:
     r"""Stored draws to compare with; of a stream, its next draws."""
     if result.calling is None:
         return None
-    source = result.posterior if posterior is None else as_draws(posterior)
+    source = result.posterior
     if not isinstance(source, Stream):
         return source
     try:

@@ -16,7 +16,7 @@ from limbeck.arguments import CountFromZero, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.comparison import ERRORS, SMALL, decisive
 from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
 from limbeck.storage import Saved, as_saved
@@ -25,29 +25,32 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GROUPS = 24  # subgroups in a picture, at most
-NOT_MEASURES = ("step", "gradient_norm", "seconds")  # columns of a history
 Comparison = UserObject[Saved | str | Path | Fidelity | Mapping[str, Any]]
 History = Mapping[str, Sequence[float]]
 
 
 @checked_arguments
-def learning(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
-    r"""Losses and measures against steps; only the first if their scales differ much."""
+def learning(saved: SavedResult, ax: MaybeAxes = None, *, name: Text | None = None) -> Axes:
+    r"""Losses and measures against steps; only the first if their scales differ much.
+
+    Arguments:
+        saved: A saved result.
+        ax: Where to draw. Default: None, a new figure.
+        name: One column of the history, to be drawn alone. Default: None, all.
+    """
     history = as_saved(saved).content["history"]
-    names = [name for name in history if name not in NOT_MEASURES]
-    if not history.get("step") or not names:
+    if not (groups := columns_together(history)):
         raise ArgumentError("saved", "a result without a history", "one of a distillation")
+    return learning_curves(history, ax, names=groups[0] if name is None else [name])
+
+
+def columns_together(history: History) -> list[list[str]]:
+    r"""Columns of a history in one group, or in groups of their own if their scales differ much."""
+    names = [name for name in history if name not in ("step", "gradient_norm", "seconds")]
+    if not history.get("step") or not names:
+        return []
     sizes = [abs(history[name][-1] or 0.0) for name in names]
-    together = max(sizes) <= 50 * max(min(sizes), 1e-12)
-    return learning_curves(history, ax, names=names if together else names[:1])
-
-
-@checked_arguments
-def measures(saved: SavedResult, ax: MaybeAxes = None, *, name: Text) -> Axes:
-    r"""One column of the history against steps."""
-    history = as_saved(saved).content["history"]
-    choice("name", name, history.keys())
-    return learning_curves(history, ax, names=[name])
+    return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
 
 
 def learning_curves(
@@ -67,9 +70,16 @@ def learning_curves(
         choice("names", name, history.keys())
     label = columns[0].replace("_", " ") if len(columns) == 1 else "loss and measures"
     with axes_for(axes, (4.8, 3.2)) as ax:
+        from matplotlib.ticker import LogLocator
+
         curves = {name: (history["step"], history[name]) for name in columns}
         ax.set_label(plots.progress(ax, curves, label=label))
-        plots.falls(ax, np.concatenate([np.asarray(history[name], float) for name in columns]))
+        values = np.concatenate([np.asarray(history[name], float) for name in columns])
+        if values.min() > 0 and values.max() > 5 * values.min():
+            ax.set_yscale("log")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.minorticks_off()
         if len(columns) == 1 and (legend := ax.get_legend()):
             legend.remove()
     return ax
@@ -192,11 +202,8 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
 def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) -> str:
     r"""The student's values of a target against the teacher's, with the diagonal."""
     x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
-    ax.scatter(x, y, s=8 if len(x) > 300 else 16, color=COLOURS[0], alpha=0.5, linewidths=0)
-    plots.diagonal(ax, x, y, "equal values")
+    plots.against(ax, x, y, "value", ("the teacher", "the student"))
     ax.set(aspect="equal", title=title)
-    ax.set(xlabel="value by the teacher", ylabel="value by the student")
-    ax.legend(loc="upper left")
     return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
         f"{len(x):,} rows, with a mean difference of {np.abs(x - y).mean():.3g} where the "
@@ -205,42 +212,23 @@ def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) 
 
 
 @checked_arguments
-def subgroups(
-    saved: Comparison,
-    ax: MaybeAxes = None,
-    *,
-    column: Text | None = None,
-    measure: Text | None = None,
-) -> Axes:
+def subgroups(saved: Comparison, ax: MaybeAxes = None) -> Axes:
     r"""How much better or worse the student is than the teacher, by subgroup.
 
-    Lines are three paired standard errors on either side; groups in which the student is worse by
-    more than that are marked. Without labels, the student's agreement in a group is compared with
-    that on all other rows.
-
-    Arguments:
-        saved: A saved result, its folder, or a report; with groups.
-        ax: Where to draw. Default: None, a new figure.
-        column: The column whose groups are drawn. Default: None, all.
-        measure: What is compared, such as "log_probability". Default: None, accuracy, the root
-            mean square error, or without labels agreement.
+    It is compared by accuracy, the root mean square error, or without labels by the student's
+    agreement in a group and on all other rows. Lines are three paired standard errors on either
+    side; groups in which the student is worse by more than that are marked.
     """
     report = _report(saved)
-    if not (groups := report["by_group"]):
-        raise ArgumentError("report", "a report without subgroups", "one made with groups=")
-    if column is not None:
-        choice("column", column, groups.keys())
-    other, deciding = decisive(report["task"], bool(report["differences"]["teacher"]))
-    measure = deciding if measure is None else measure
+    other, measure = decisive(report["task"], bool(report["differences"]["teacher"]))
     rows = [
         (name, group, part["rows"], *gap)
-        for name, parts in groups.items()
-        if column in (None, name)
+        for name, parts in report["by_group"].items()
         for group, part in parts.items()
         if (gap := part["differences"].get(other, {}).get(measure)) and gap[0] is not None
     ]
     if not rows:
-        raise ArgumentError("measure", shown(measure), "a measure that the report has by group")
+        raise ArgumentError("report", "a report without subgroups", "one made with groups=")
     with axes_for(ax, (5.6, 1.1 + 0.26 * min(len(rows), GROUPS))) as ax:
         ax.set_label(_group_intervals(ax, rows, measure, other))
     return ax

@@ -3,7 +3,7 @@ r"""Normalised densities and estimates of log Z: the record of a result, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
 from limbeck.training.result import Result
 
-Estimates = LogPartition | Mapping[str, LogPartition] | Iterable[LogPartition]
+Estimates = LogPartition | Mapping[str, LogPartition]
 SHEET, EVENTS = 100, 2000  # samples and events with log probabilities that are stored
 MODELS = pictures.MODELS
 
@@ -59,22 +59,15 @@ def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
     return records, verdicts
 
 
-def by_name(result: Estimates | None) -> dict[str, LogPartition]:
-    r"""Estimates by name; those without names are called by their methods."""
-    named: dict[str, LogPartition] = {}
+def by_name(result: Estimates) -> dict[str, LogPartition]:
+    r"""Estimates by name; a single one is called by its method."""
+    named: dict[str, Any] = {getattr(result, "method", ""): result}
     if isinstance(result, Mapping):
         named = {str(name): z for name, z in result.items()}
-    else:
-        several: Any = result if isinstance(result, list | tuple) else [result]
-        for z in several:
-            method = getattr(z, "method", "?")
-            named[f"{method} {len(named) + 1}" if method in named else method] = z
-    for z in named.values():
-        if not isinstance(z, LogPartition):
-            expected = "a result of log_partition, or several by name"
-            raise ArgumentError("log_z", f"a {type(z).__name__}", expected)
-    if not named:
-        raise ArgumentError("log_z", "no estimate", "one or more")
+    kinds = [type(z).__name__ for z in named.values() if not isinstance(z, LogPartition)]
+    if kinds or not named:
+        received = f"a {kinds[0]}" if kinds else "no estimate"
+        raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
     return named
 
 
@@ -87,9 +80,6 @@ def normalized(
     log_z: Estimates | None = None,
     exact: float | None = None,
     sweeps: int = 200,  # of the target's chains, which start at samples of the student
-    image: summary.ImageShape = "auto",
-    by_column: bool = False,
-    seed: int = 0,
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what needs none."""
     sweeps = integer("sweeps", sweeps, "a whole number from 0", least=0)
@@ -108,11 +98,11 @@ def normalized(
         if exact is None:
             log_z_used = next((z.value for z in named.values() if z.verdict), None)
     content |= {} if exact is None else {"exact": float(exact)}
-    arrays = _samples(student, target, sweeps, seed)
+    arrays = _samples(student, target, sweeps)
     chains = arrays.get("samples_teacher")
     events = chains if data is None else summary.as_array(data).astype(float)
     if events is not None:
-        events = events[summary.some(len(events), EVENTS, seed)]
+        events = events[summary.some(len(events), EVENTS)]
         log_p, log_q = _log_densities(student, target, events)
         arrays["log_prob_student"] = log_q
         where = "samples of the target" if data is None else "held-out events"
@@ -132,18 +122,16 @@ def normalized(
     for key in arrays.keys() & {"samples_teacher", "samples_student"}:
         arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
-    rows = arrays.get("samples_student")
-    if rows is not None and (shape := summary.image_shape(rows, image)) is not None:
-        content |= {"image": list(shape), "by_column": bool(by_column)}
+    content |= summary.image_of(arrays.get("samples_student"))
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
 
 
-def _samples(student: Any, target: Target | None, sweeps: int, seed: int) -> summary.Arrays:
+def _samples(student: Any, target: Target | None, sweeps: int) -> summary.Arrays:
     r"""Samples of the student, and states of the target's chains, started at other samples."""
     if not callable(getattr(student, "sample", None)):
         return {}
-    generator = torch.Generator(next(student.parameters()).device).manual_seed(seed)
+    generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
     count = EVENTS if target is not None else SHEET
     samples: Tensor = student.sample(2 * count, generator=generator)
     arrays = {"samples_student": summary.as_array(samples[:count])}
@@ -188,8 +176,7 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
         width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
-        trust = "" if z["trustworthy"] else ", which should not be trusted"
-        trust = ", which is unchecked" if z["state"] == "unchecked" else trust
+        trust = "" if z["trustworthy"] else f", which is {z['state']}"
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
 
@@ -203,7 +190,8 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
         shown.append(Stat(f"{held_out['student']:.2f}", label))
     numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
     for z in (content.get("log_z") or [])[:2]:
-        numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else f', {_state(z)}'}"))
+        doubt = "" if z["trustworthy"] else f", {z['state']}"
+        numbers.append((z, f"log Z, {z['name']}{doubt}"))
     for number, label in numbers:
         if number:
             text = _with_error_or_dash(number["value"], number["std_error"])
@@ -267,11 +255,11 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
         log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
         ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
-        row = [entry["name"], _state(entry), log_z, " … ".join(ends), *limits]
+        row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
         if entry["reasons"]:
             method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            reasons.append(f"{entry['name']} ({method}) is {_state(entry)}: {why}.")
+            reasons.append(f"{entry['name']} ({method}) is {entry['state']}: {why}.")
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
     blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
@@ -286,11 +274,6 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         columns = ["diagnostic", *(entry["name"] for entry in entries)]
         blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
     return blocks
-
-
-def _state(estimate: Mapping[str, Any]) -> str:
-    r"""The verdict's state; earlier versions saved only whether it is trustworthy."""
-    return str(estimate.get("state", "trustworthy" if estimate["trustworthy"] else "doubtful"))
 
 
 def _with_error_or_dash(mean: float | None, error: float | None) -> str:

@@ -13,7 +13,7 @@ from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
-from limbeck.report.fidelity_plots import NOT_MEASURES
+from limbeck.report.fidelity_plots import columns_together
 from limbeck.storage import Saved, folders, read
 from limbeck.text import visible
 
@@ -101,45 +101,33 @@ def _visible(value: Any) -> Any:
 
 
 def _models(content: Mapping[str, Any]) -> list[Block]:
-    r"""The models with their sizes, and how the student was trained."""
+    r"""The models with their sizes."""
     rows = []
     for model in content["models"]:
         size = "unknown" if model["role"] == "teacher" else "–"
         size = size_in_words(model["bytes"]) if model.get("bytes") else size
         rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
-    titles = {"task": "task", "student": "student", "generator": "inputs",
-              "asked at": "inputs", "loss": "loss",
-              "steps done": "steps", "stopped": "stopped"}  # fmt: skip
-    settings = content["settings"]
-    note = "; ".join(f"{t}: {value(settings[n])}" for n, t in titles.items() if n in settings)
-    note = f"{note[:1].upper()}{note[1:]}." if note else ""
     heads = ["role", "model", "parameters", "bytes"]
-    return [TableBlock("What was distilled", heads, rows, False, note, (0, 1))] if rows else []
+    table = TableBlock("What was distilled", heads, rows, sortable=False, words=(0, 1))
+    return [table] if rows else []
 
 
 def _learning(drawing: Drawing) -> list[Block]:
     r"""Losses against steps, and other columns of the history on scales of their own."""
     history = drawing.saved.content["history"]
-    names = [name for name in history if name not in NOT_MEASURES]
-    if not names or len(history.get("step") or ()) < 2:
+    groups = columns_together(history)[:3]
+    if not groups or len(history["step"]) < 2:
         return []
+    alone = len(groups) > 1
+    draws = [partial(pictures.learning, name=n[0] if alone else None) for n in groups]
     note = "If a curve still falls at its end, more steps would help."
-    galleries = drawing.gallery("Learning curves", pictures.learning, note=note)
-    for gallery in galleries:
-        others = [name for name in names if name not in gallery.pictures[0].alt][:2]
-        for more in drawing.gallery("", *(partial(pictures.measures, name=n) for n in others)):
-            gallery.pictures += more.pictures
-    return [*galleries]
+    return [*drawing.gallery("Learning curves", *draws, note=note)]
 
 
 def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:
     r"""Settings, hardware and versions, and the command that repeats the run."""
     settings = [[str(n).replace("_", " "), value(v)] for n, v in content["settings"].items()]
-    order = ("hardware", "device", "limbeck", "torch", "python", "date")
-    titles = {"torch": "PyTorch", "python": "Python"}
-    environment = content["circumstances"]
-    names = [*(n for n in order if n in environment), *(n for n in environment if n not in order)]
-    rows = [[titles.get(str(n), str(n)), value(environment[n])] for n in names]
+    rows = [[str(name), value(item)] for name, item in content["circumstances"].items()]
     for name, text in {"seed": "{}", "seconds": "{:,.1f}"}.items():
         rows += [[name, text.format(content[name])]] if content[name] is not None else []
     options = TableBlock("Settings", ["setting", "value"], settings, words=(0, 1))

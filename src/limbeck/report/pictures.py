@@ -17,7 +17,7 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
 from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
-from limbeck.report.fidelity_plots import calibration, disagreement, learning, measures, subgroups
+from limbeck.report.fidelity_plots import calibration, disagreement, learning, subgroups
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 __all__ = [
-    "calibration", "curve", "difference", "disagreement", "features", "learning",
-    "log_probabilities", "log_z", "measures", "samples", "subgroups", "surface", "weights",
+    "calibration", "curve", "difference", "disagreement", "examples", "features", "learning",
+    "log_probabilities", "log_z", "samples", "subgroups", "surface", "weights",
 ]  # fmt: skip
 
 MODELS = ("teacher", "student")
@@ -36,41 +36,34 @@ PREDICTORS = {"teacher": "average of all draws", "student": "student"}
 
 
 @arg.checked_arguments
-def weights(
-    saved: SavedResult, ax: MaybeAxes = None, *, pair: arg.UserObject[tuple[int, int]] = (0, 1)
-) -> Axes:
-    r"""The student's pseudo-draws among draws of the posterior; discs grow with their weights.
+def weights(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+    r"""The student's pseudo-draws among draws of the posterior, by their first two coordinates.
 
-    Arguments:
-        saved: A saved result of `condense`.
-        ax: Where to draw. Default: None, a new figure.
-        pair: Two coordinates of a draw. Default: (0, 1).
+    Discs grow with the weights of pseudo-draws.
     """
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
-    dim, expected = bag.shape[1], f"two numbers from 0 to {bag.shape[1] - 1}"
-    one, two = (arg.integer("pair", number, expected, 0) for number in pair)
-    if dim < 2 or max(one, two) >= dim:
-        raise ArgumentError("pair", pair, expected)
+    if bag.shape[1] < 2:
+        raise ArgumentError("saved", "draws of one number", "draws of two or more")
     share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
     with axes_for(ax, (4.2, 4.0)) as ax:
         if draws is not None:
             ax.plot(
-                draws[:, one], draws[:, two], ".", color=MUTED, markersize=2, alpha=0.5,
+                draws[:, 0], draws[:, 1], ".", color=MUTED, markersize=2, alpha=0.5,
                 label=f"{len(draws):,} draws", rasterized=True,
             )  # fmt: skip
         ax.scatter(
-            bag[:, one], bag[:, two], s=300 * share / max(share.max(), 1e-12) / 3 + 10,
+            bag[:, 0], bag[:, 1], s=300 * share / max(share.max(), 1e-12) / 3 + 10,
             color=COLOURS[1], edgecolor="white", linewidth=0.6, zorder=3,
             label=f"{len(bag)} pseudo-draws",
         )  # fmt: skip
         names = coordinate_names(result)
-        ax.set(xlabel=names[one], ylabel=names[two])
+        ax.set(xlabel=names[0], ylabel=names[1])
         plots.legend_above(ax)
         ax.set_label(
             f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
-            f"draws of the posterior, coordinates {one} and {two} of each; their weighted means "
-            f"are ({share @ bag[:, one]:.3g}, {share @ bag[:, two]:.3g})."
+            f"draws of the posterior, by {names[0]} and {names[1]}; their weighted means are "
+            f"({share @ bag[:, 0]:.3g}, {share @ bag[:, 1]:.3g})."
         )
     return ax
 
@@ -98,15 +91,14 @@ def surface(
     values, density = _outputs(result, "surface", model, output), result.content.get("density")
     both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
     low, high = both.min(), both.max()
-    label, colours, ends = "density" if density else "mean", "viridis", (low, high)
-    if not density and low >= 0 and high <= 1:
-        label, colours, ends = "probability", "RdBu_r", (0.0, 1.0)
+    label, style = "probability", dict[str, Any]()
+    if density or low < 0 or high > 1:
+        label = "density" if density else "mean"
+        style = {"colours": "viridis", "ends": (low, high), "lines": False}
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     points, labels = map(result.arrays.get, ("points", "labels"))
     with axes_for(ax, (4.0, 3.6)) as ax:
-        image = _draw_surface(result, ax, values, colours, ends)
-        if label == "probability":
-            plots.probability_lines(ax, x, y, values.T)
+        image = _draw_surface(result, ax, values, **style)
         if points is not None and points.ndim == 2 and points.shape[1] == 2:
             limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
             if labels is not None and set(np.unique(labels)) <= {0, 1}:
@@ -133,7 +125,7 @@ def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) 
     largest = float(np.abs(gap).max())
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (-(largest or 1.0), largest or 1.0)
-        image = _draw_surface(result, ax, gap, "PuOr_r", ends)
+        image = _draw_surface(result, ax, gap, colours="PuOr_r", ends=ends, lines=False)
         ax.figure.colorbar(image, ax=ax, shrink=0.8, label="student − average of draws")
         ax.set_title(f"difference, at most {largest:.2g}")
         ax.set_label(
@@ -164,12 +156,10 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
     return ax
 
 
-def _draw_surface(
-    saved: Saved, ax: Axes, values: np.ndarray, colours: str, ends: tuple[float, float]
-) -> AxesImage:
+def _draw_surface(saved: Saved, ax: Axes, values: np.ndarray, **style: Any) -> AxesImage:
     ax.set(xlabel="first variable", ylabel="second variable")
-    sides = saved.arrays["surface_x"], saved.arrays["surface_y"]
-    return plots.heat_map(ax, *sides, values, colours, ends)
+    side, up = saved.arrays["surface_x"], saved.arrays["surface_y"]
+    return plots.surface(ax, side, values, up=up, **style)
 
 
 @arg.checked_arguments
@@ -187,7 +177,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
     result = as_saved(saved)
     rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
-        return _sheet(result, ax, rows, model, "samples", signed=False)
+        return _sheet(result, ax, rows, model_name(result, model), "samples")
     names, (teacher, student) = _both(result, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
@@ -203,22 +193,31 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
     rows = _array(result, f"features_{model}", "features", "normalize")
     if not result.content.get("image"):
         raise ArgumentError("saved", "a result without images", "one whose events are images")
-    return _sheet(result, ax, rows, model, "features", signed=True)
+    return _sheet(result, ax, rows, model_name(result, model), "features")
 
 
-def _sheet(
-    saved: Saved, ax: Axes | None, rows: np.ndarray, model: str, what: str, *, signed: bool
-) -> Axes:
-    (height, width), by_column = saved.content["image"], bool(saved.content.get("by_column"))
+@arg.checked_arguments
+def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+    r"""The images on which teacher and student differ most, the largest difference first."""
+    result = as_saved(saved)
+    rows = _array(result, "disagreement_rows", "rows on which both differ", "compress")
+    if not result.content.get("image"):
+        raise ArgumentError("saved", "a result without images", "one whose rows are images")
+    low, high = np.nanmin(rows), np.nanmax(rows)
+    grey = (rows - low) / (high - low if high > low else 1)
+    return _sheet(result, ax, grey, "Largest differences first", "images")
+
+
+def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
+    height, width = saved.content["image"]
     rows = rows[:36].reshape(len(rows[:36]), -1)
     across = math.ceil(math.sqrt(len(rows)))
     down = math.ceil(len(rows) / across)
     with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        options: dict[str, Any] = {"by_column": by_column, "signed": signed, "what": what}
+        options: dict[str, Any] = {"by_column": False, "signed": what == "features", "what": what}
         text = plots.images(ax, rows, shape=(height, width), **options)
-        name = model_name(saved, model)
-        ax.set_title(name)
-        ax.set_label(f"{name}: {text}")
+        ax.set_title(title)
+        ax.set_label(f"{title}: {text}")
     return ax
 
 
@@ -250,10 +249,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
     one, two = teacher.mean(0), student.mean(0)
-    plots.diagonal(ax, one, two, "equal")
-    ax.scatter(one, two, s=14, color=COLOURS[0], alpha=0.7, linewidths=0, label="a variable")
-    ax.set(xlabel=f"mean by {names[0]}", ylabel=f"mean by {names[1]}")
-    ax.legend(loc="upper left")
+    plots.against(ax, one, two, "mean", names)
     return (
         f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
         f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
@@ -284,14 +280,10 @@ def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
     exact = result.content.get("exact")
     with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
-        text = plots.intervals(ax, {entry["name"]: entry for entry in entries})
+        named = {entry["name"]: entry for entry in entries}
+        band = None if exact is None else ("exact", exact, exact, exact)
+        ax.set_label(plots.intervals(ax, named, reference=band))
         ax.locator_params(axis="x", nbins=6)
-        if exact is not None:
-            label = f"exact {exact:.4f}"
-            ax.axvline(exact, color=COLOURS[2], linestyle="--", linewidth=1.2, label=label)
-            plots.legend_above(ax, 3)
-            text += f" The dashed line is the exact value, {exact:.4f}."
-        ax.set_label(text)
     return ax
 
 

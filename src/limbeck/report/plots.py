@@ -51,18 +51,6 @@ def progress(
     return f"Line plot of {label} against training steps: {'; '.join(ends)}."
 
 
-def falls(axes: Axes, values: Sequence[float] | np.ndarray) -> None:
-    r"""Use a logarithmic scale for positive values that differ by more than a factor of 5."""
-    from matplotlib.ticker import LogLocator
-
-    array = np.asarray(values, dtype=float)
-    if array.min() > 0 and array.max() > 5 * array.min():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.minorticks_off()
-
-
 def sorted_log_probabilities(
     axes: Axes, teacher: Floats, student: Floats, *, names: tuple[str, str] = ("RBM", "NADE")
 ) -> str:
@@ -108,9 +96,12 @@ def intervals(axes: Axes, estimates: Estimates, *, reference: Band | None = None
     band = ""
     if reference is not None:
         name, middle, low, high = reference
+        band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
+        if low == high:
+            name = f"{name} {middle:.4f}"
+            band = f" The line is {name}."
         axes.axvspan(low, high, color=COLOURS[4], alpha=0.25, linewidth=0, label=name)
         axes.axvline(middle, color=COLOURS[4], linewidth=1)
-        band = f" The band is {name}: {middle:.2f} ({low:.2f} to {high:.2f})."
     texts, states = [], set[str]()
     for row, (name, estimate) in enumerate(estimates.items()):
         value, half = float(estimate["value"]), 3 * float(estimate["std_error"])
@@ -142,10 +133,14 @@ def legend_above(axes: Axes, columns: int = 2) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
 
 
-def diagonal(axes: Axes, x: np.ndarray, y: np.ndarray, label: str) -> None:
-    r"""The line on which both are equal."""
+def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[str, str]) -> None:
+    r"""Values of two models as points, and the line on which both are equal."""
+    size, alpha = (8, 0.5) if len(x) > 300 else (16, 0.6)
     ends = (min(x.min(), y.min()), max(x.max(), y.max()))
-    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=label)
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=f"equal {what}s")
+    axes.scatter(x, y, s=size, color=COLOURS[0], alpha=alpha, linewidths=0)
+    axes.set(xlabel=f"{what} by {names[0]}", ylabel=f"{what} by {names[1]}")
+    axes.legend(loc="upper left")
 
 
 def images(
@@ -164,21 +159,8 @@ def images(
             white is 0 and black is 1.
         what: What the images are, in the plural. Default: "images".
     """
-    sheet = mosaic(rows, columns=columns, shape=shape, by_column=by_column, signed=signed)
     from matplotlib import colormaps
 
-    greys = colormaps["gray_r"].with_extremes(bad=LINES)
-    axes.imshow(sheet, cmap=greys, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
-    axes.set_axis_off()
-    scale = ", each scaled to its largest value, zero in grey" if signed else ""
-    return f"{len(np.asarray(rows))} {what} of {shape[0]} by {shape[1]} pixels in a grid{scale}."
-
-
-def mosaic(
-    rows: Numbers, *, columns: int | None = None, shape: tuple[int, int] = (28, 28),
-    by_column: bool = True, signed: bool = False,
-) -> np.ndarray:  # fmt: skip
-    r"""The images as one array, with NaN in the lines between them; see `images`."""
     values = np.asarray(rows, dtype=float)
     height, width = shape
     if values.ndim != 2 or not len(values) or values.shape[1] != height * width:
@@ -194,50 +176,53 @@ def mosaic(
     if columns is not None:
         across = integer("columns", columns, "a whole number from 1", least=1)
     down = -(-len(tiles) // across)
-    cells = np.full((down * across, height + 1, width + 1), np.nan)
+    cells = np.full((down * across, height + 1, width + 1), np.nan)  # NaN between images
     cells[: len(tiles), :height, :width] = tiles
     sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
-    return sheet.reshape(down * (height + 1), -1)[:-1, :-1]
+    sheet = sheet.reshape(down * (height + 1), -1)[:-1, :-1]
+    greys = colormaps["gray_r"].with_extremes(bad=LINES)
+    axes.imshow(sheet, cmap=greys, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
+    axes.set_axis_off()
+    scale = ", each scaled to its largest value, zero in grey" if signed else ""
+    return f"{len(values)} {what} of {height} by {width} pixels in a grid{scale}."
 
 
-def surface(axes: Axes, side: Numbers, values: Numbers) -> AxesImage:
-    r"""Probabilities on a square, blue below and red above one half, with contour lines.
+def surface(
+    axes: Axes, side: Numbers, values: Numbers, *, up: Numbers | None = None,
+    colours: str = "RdBu_r", ends: tuple[float, float] = (0.0, 1.0), lines: bool = True,
+) -> AxesImage:  # fmt: skip
+    r"""Values on a grid as colours, such as probabilities with contour lines.
 
     Arguments:
         axes: Where to draw.
-        side: Coordinates along both directions, (m,).
-        values: Probabilities (m, m), the first index along the horizontal direction.
+        side: Coordinates along the horizontal direction, (m,).
+        values: The values (m, n), the first index along the horizontal direction.
+        up: Coordinates along the vertical direction, (n,). Default: None, a square with those of
+            `side`.
+        colours: A colour map of matplotlib. Default: "RdBu_r", blue below and red above one half.
+        ends: Values of the first and the last colour. Default: (0, 1).
+        lines: Whether to draw labelled contour lines of probabilities. Default: True.
     """
-    at, p = np.asarray(side, float), np.asarray(values, float)
-    if p.size != at.size**2:
-        raise ArgumentError("values", f"{p.size} numbers", f"{at.size**2}, a square of the side")
-    p = p.reshape(at.size, at.size)
-    image = heat_map(axes, at, at, p, "RdBu_r", (0.0, 1.0))
-    axes.set_aspect("equal")
-    probability_lines(axes, at, at, p.T)
-    return image
-
-
-def heat_map(
-    axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, colours: str,
-    ends: tuple[float, float],
-) -> AxesImage:  # fmt: skip
-    r"""Values (len(x), len(y)) on a grid, as colours between two ends."""
+    x, values = np.asarray(side, dtype=float), np.asarray(values, dtype=float)
+    y = x if up is None else np.asarray(up, dtype=float)
+    if values.size != x.size * y.size:
+        expected = f"{x.size * y.size}, one for each point"
+        raise ArgumentError("values", f"{values.size} numbers", expected)
+    image = values.reshape(x.size, y.size).T
     half = (x[1] - x[0]) / 2, (y[1] - y[0]) / 2
-    image = axes.imshow(
-        values.T, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto",
+    drawn = axes.imshow(
+        image, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1],
+        aspect="equal" if up is None else "auto",
         extent=(x[0] - half[0], x[-1] + half[0], y[0] - half[1], y[-1] + half[1]),
         interpolation="bilinear",
     )  # fmt: skip
     axes.grid(False)
     axes.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
-    return image
-
-
-def probability_lines(axes: Axes, x: np.ndarray, y: np.ndarray, p: np.ndarray) -> None:
-    r"""Labelled contour lines of probabilities (len(y), len(x))."""
-    lines = axes.contour(x, y, p, (0.1, 0.25, 0.5, 0.75, 0.9), colors=INK, linewidths=0.6)
-    axes.clabel(lines, fmt="%g", fontsize=6)
+    if lines:
+        levels = (0.1, 0.25, 0.5, 0.75, 0.9)
+        contours = axes.contour(x, y, image, levels, colors=INK, linewidths=0.6)
+        axes.clabel(contours, fmt="%g", fontsize=6)
+    return drawn
 
 
 def classes(axes: Axes, points: Numbers, labels: Numbers) -> None:

@@ -15,7 +15,6 @@ from limbeck.report.blocks import Verdict
 from limbeck.training.result import Result
 
 Arrays = dict[str, np.ndarray]
-ImageShape = tuple[int, int] | list[int] | str | None  # height and width, None, or "auto"
 
 
 def verdict(name: str, held: bool, words: str) -> Verdict:
@@ -85,22 +84,19 @@ def device_of(module: object) -> str:
     return "cpu" if first is None else str(first.device)
 
 
-def image_shape(rows: np.ndarray, image: ImageShape = "auto") -> tuple[int, int] | None:
-    r"""Height and width of rows that are images, or None.
+def image_of(rows: np.ndarray | None) -> dict[str, list[int]]:
+    r"""Height and width of rows that are images, as a field of content; else nothing.
 
-    "auto" takes flat rows of at least 8 × 8 numbers, none below zero, for square images.
+    Flat rows of at least 8 × 8 numbers, none below zero, are taken for square images.
     """
+    if rows is None or rows.dtype.kind not in "biuf" or not len(rows):
+        return {}
     shape = rows.shape[1:]
-    size = math.prod(shape)
-    if image is not None and not isinstance(image, str):
-        return (int(image[0]), int(image[1])) if math.prod(image) == size else None
-    if image is None or rows.dtype.kind not in "biuf" or not len(rows):
-        return None
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
-        return int(shape[-2]), int(shape[-1])
-    side = math.isqrt(size)
-    square = len(shape) == 1 and side * side == size and side >= 8
-    return (side, side) if square and np.nanmin(rows) >= 0 else None
+        return {"image": [int(shape[-2]), int(shape[-1])]}
+    side = math.isqrt(math.prod(shape))
+    square = len(shape) == 1 and side * side == shape[0] and side >= 8
+    return {"image": [side, side]} if square and np.nanmin(rows) >= 0 else {}
 
 
 def as_array(values: object) -> np.ndarray:
@@ -110,8 +106,8 @@ def as_array(values: object) -> np.ndarray:
     return np.asarray(values.toarray() if hasattr(values, "toarray") else values)
 
 
-def some(count: int, most: int, seed: int = 0) -> np.ndarray:
+def some(count: int, most: int) -> np.ndarray:
     r"""At most `most` of the indices below `count`, in order, drawn at random."""
     if count <= most:
         return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
