@@ -14,11 +14,10 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
-from limbeck.arrays import as_part, dtype_name, floating, random
+from limbeck.arrays import as_numbers, as_part, floating, random
 from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Inputs
-from limbeck.models import checks
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, DtypeName, Generator, Specified, count_numbers
 from limbeck.records import of_file, read_value
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
@@ -33,7 +32,7 @@ SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # hidden units of all rows together while sampling
 
 
-class Autoregressive(nn.Module):
+class Autoregressive(Specified):
     r"""p(x) = Π_i p(x_i | x_<i) over discrete events, each conditional from a network's logits.
 
     Inside, events are codes 0 … q−1, (n, I), in the order of conditioning; `order` (I,) has the
@@ -41,9 +40,10 @@ class Autoregressive(nn.Module):
     """
 
     output_form = "log_density"
-    settings: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # attributes of a subclass that its spec holds, with types
+    fields: ClassVar[Mapping[str, Any]] = {
+        "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
+        "dtype": DtypeName,
+    }  # fmt: skip
     order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
@@ -149,36 +149,24 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""The settings without the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
-        return {
-            "type": type(self).__name__,
-            "inputs": self.inputs,
-            "order": None if natural else self.order.tolist(),
-            "support": [type(self.support).__name__, self.support.count, *self.support.shape],
-            "dtype": dtype_name(self._like()),
-            **{name: getattr(self, name, None) for name in self.settings},
-        }
+        order = None if natural else self.order.tolist()
+        support = [type(self.support).__name__, self.support.count, *self.support.shape]
+        return super().spec() | {"order": order, "support": support}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
-        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        kinds = {
-            "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
-            "dtype": checks.DtypeName, **cls.settings,
-        }  # fmt: skip
-        fields = checks.spec_fields(cls, spec, kinds, optional=("centre", "activation"))
-        kind, *sizes = fields.pop("support") or [None]
+    def _arguments(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        kind, *sizes = fields["support"] or [None]
         choice("spec.support[0]", kind, SUPPORTS)
         count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
-        checks.check_size(cls._least_size(fields, 1 if count == 2 else count), most)
         support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-        return cls(**fields, support=support, **options)
+        return fields | {"support": support}
 
     @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        r"""How many numbers a model with these fields has, at least."""
-        raise NotImplementedError
+    def _width(fields: Mapping[str, Any]) -> int:
+        r"""Inputs of a net for events: one for a variable of two states, else one for each."""
+        count = fields["support"].count
+        return fields["inputs"] * (1 if count == 2 else count)
 
     @checked_arguments
     def save(self, path: PathLike) -> Path:
@@ -191,13 +179,15 @@ class Autoregressive(nn.Module):
         r"""Read what `save` wrote."""
         tensors, about = files.read(path, FORMAT)
         with of_file(path):
-            most = checks.count_numbers(tensors)
+            most = count_numbers(tensors)
             model = cls.from_spec(about.get("spec") or {}, most, device=device)
         files.load_weights(model, tensors, Path(path))
         return model
 
     def extra_repr(self) -> str:
-        return f"{self.inputs}, support={self.support!r}"
+        own = [name for name in self.fields if name not in (*Autoregressive.fields, "centre")]
+        settings = [f"{name}={getattr(self, name)}" for name in own]
+        return ", ".join([str(self.inputs), *settings, f"support={self.support!r}"])
 
     def _normal(self, generator: Generator, scale: float, *shape: int) -> nn.Parameter:
         # on the generator's device: a CPU generator gives equal nets everywhere
@@ -264,12 +254,9 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
             raise ArgumentError("order", shown(order), expected)
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
-    try:
-        numbers = torch.as_tensor(order).cpu()
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
-    integers = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    numbered = integers and numbers.ndim == 1
+    numbers = as_numbers(order, "order").cpu()
+    whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    numbered = whole and numbers.ndim == 1
     if not numbered or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
         received = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", received, expected)

@@ -106,8 +106,13 @@ class Specified(nn.Module):
         return {"type": type(self).__name__, **values, **lists}
 
     @classmethod
+    def _arguments(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        r"""The arguments of the constructor, of the fields of a spec."""
+        return fields
+
+    @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
-        fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
+        fields = cls._arguments(spec_fields(cls, spec, cls.fields, optional=cls.optional))
         check_size(cls._least_size(fields), most)
         return cls(**fields, **options)

@@ -43,9 +43,11 @@ class MADE(Autoregressive):
     tensor([-543., -543., -543.])
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {
-        "hidden": Sizes, "skip": bool, "activation": Literal["gelu", "tanh"],
+    fields: ClassVar[Mapping[str, Any]] = {
+        **Autoregressive.fields, "hidden": Sizes, "skip": bool,
+        "activation": Literal["gelu", "tanh"],
     }  # fmt: skip
+    optional: ClassVar[Sequence[str]] = ("activation",)
 
     @checked_arguments
     def __init__(
@@ -110,17 +112,11 @@ class MADE(Autoregressive):
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)
 
-    @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        sizes = (fields["inputs"] * states, *fields["hidden"], fields["inputs"] * states)
+    @classmethod
+    def _least_size(cls, fields: Mapping[str, Any]) -> int:
+        sizes = ((width := cls._width(fields)), *fields["hidden"], width)
         direct = sizes[0] ** 2 if fields["skip"] else 0
         return direct + sum(before * after for before, after in itertools.pairwise(sizes))
-
-    def spec(self) -> dict[str, Any]:
-        return super().spec() | {"hidden": list(self.hidden)}
-
-    def extra_repr(self) -> str:
-        return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
 
     def _residual(self, layer: int) -> bool:
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]
