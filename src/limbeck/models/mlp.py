@@ -251,24 +251,5 @@ class BatchedMLP(Feedforward):
         torch._foreach_copy_(net._tensors(), self._tensors(index))
         return net.train(self.training)
 
-    @classmethod
-    @arg.checked_arguments
-    def from_members(cls, members: arg.Items[Sequence[MLP]]) -> Self:
-        r"""Copies of separate nets, all of one shape, as a batch."""
-        members = list(members)
-        if not members or any(type(net) is not MLP for net in members):
-            received = [type(net).__name__ for net in members]
-            raise ArgumentError("members", received, "one or more MLPs")
-        fields = members[0].spec()
-        for net in members:
-            if net.spec() != fields:
-                raise ArgumentError("members", f"{net.spec()} beside {fields}", "equal MLPs")
-        fields |= {"type": cls.__name__, "members": len(members)}
-        device = next(members[0].parameters()).device
-        batched = cls.from_spec(fields, device="meta").to_empty(device=device)
-        for index, net in enumerate(members):
-            torch._foreach_copy_(batched._tensors(index), net._tensors())
-        return batched.train(members[0].training)
-
     def extra_repr(self) -> str:
         return f"members={self.members}, {super().extra_repr()}"

@@ -304,11 +304,8 @@ def _by_rows(
 
 def nade_formula(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""The logits (n, I) of a NADE but for biases, in plain torch; `period` inputs a variable."""
-    x, w, u = (
-        x.unflatten(1, (-1, period)),
-        w.unflatten(0, (-1, period)),
-        u.unflatten(0, (-1, period)),
-    )
+    w, u = (each.unflatten(0, (-1, period)) for each in (w, u))
+    x = x.unflatten(1, (-1, period))
     return formula(x, c.expand(1, len(x), -1), w, u, len(w)).flatten(1)
 
 
