@@ -155,17 +155,13 @@ class Autoregressive(Specified):
         return super().spec() | {"order": order, "support": support}
 
     @classmethod
-    def _arguments(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        kind, *sizes = fields["support"] or [None]
-        choice("spec.support[0]", kind, SUPPORTS)
-        count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
-        support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-        return fields | {"support": support}
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        return super()._make(fields | {"support": _support(fields["support"])})
 
     @staticmethod
     def _width(fields: Mapping[str, Any]) -> int:
         r"""Inputs of a net for events: one for a variable of two states, else one for each."""
-        count = fields["support"].count
+        count = _support(fields["support"]).count
         return fields["inputs"] * (1 if count == 2 else count)
 
     @checked_arguments
@@ -243,6 +239,13 @@ def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     p = logits.softmax(1)
     passed = (uniform.unsqueeze(1) >= p.cumsum(1)).sum(1)
     return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
+
+
+def _support(spec: Sequence[str | int]) -> Discrete:
+    kind, *sizes = spec or ("nothing",)
+    choice("spec.support[0]", kind, SUPPORTS)
+    count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
+    return States(count, *shape) if kind == "States" else SUPPORTS[str(kind)](*shape)
 
 
 def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:

@@ -14,6 +14,7 @@ from limbeck import arguments
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.records import check_depth, read_fields
+from limbeck.training.result import spec_of
 
 Device = arguments.Device | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
@@ -52,6 +53,7 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 Sizes = tuple[int, ...]
+Inner = dict[str, Any]  # the spec of a module inside another
 
 
 def spec_fields(
@@ -98,21 +100,28 @@ class Specified(nn.Module):
         raise NotImplementedError
 
     def spec(self) -> dict[str, Any]:
-        r"""The settings without the weights, for JSON."""
-        values = {name: getattr(self, name, None) for name in self.fields}
-        if "dtype" in values:
-            values["dtype"] = dtype_name(next(self.parameters()))
-        lists = {k: list(v) for k, v in values.items() if isinstance(v, tuple)}
-        return {"type": type(self).__name__, **values, **lists}
+        r"""The settings without the weights, for JSON; modules inside must be limbeck's own."""
+        values: dict[str, Any] = {"type": type(self).__name__}
+        for name in self.fields:
+            part = value = getattr(self, name, None)
+            if isinstance(part, nn.Module) and (value := spec_of(part)) is None:
+                expected = "one of limbeck's own models"
+                raise ArgumentError(name, f"a {type(part).__name__}", expected)
+            value = dtype_name(next(self.parameters())) if name == "dtype" else value
+            values[name] = list(value) if isinstance(value, tuple) else value
+        return values
 
     @classmethod
-    def _arguments(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        r"""The arguments of the constructor, of the fields of a spec."""
-        return fields
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        r"""A module of the fields of a spec, and of further arguments."""
+        return cls(**fields)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
-        fields = cls._arguments(spec_fields(cls, spec, cls.fields, optional=cls.optional))
+        from limbeck.models import from_spec
+
+        fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
         check_size(cls._least_size(fields), most)
-        return cls(**fields, **options)
+        inner = {k: from_spec(v, most) for k, v in fields.items() if isinstance(v, dict)}
+        return cls._make(fields | inner | options)

@@ -116,9 +116,7 @@ class Feedforward(Specified):
         return log_probabilities(z, "logits")
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
-        fields = checks.spec_fields(cls, spec, cls.fields) | options
-        checks.check_size(cls._least_size(fields), most)
+    def _make(cls, fields: dict[str, Any]) -> Self:
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 
