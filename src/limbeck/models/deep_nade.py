@@ -38,11 +38,7 @@ class DeepNADE(Autoregressive):
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
-        order: As in `NADE`. Default: the given order.
-        support: As in `NADE`. Default: zeros and ones.
-        dtype: The parameters' type, float32 or float64. Default: torch's.
-        device: The parameters' device. Default: torch's.
-        generator: Draws the parameters. Default: torch's global one.
+        order: As in `NADE`, like `support`, `dtype`, `device` and `generator`.
 
     >>> model = DeepNADE(784, 100, generator=torch.Generator().manual_seed(0))
     >>> model.log_prob(model.sample(3)).shape

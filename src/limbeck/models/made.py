@@ -29,12 +29,8 @@ class MADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
-        order: As in `NADE`. Default: the given order.
-        support: As in `NADE`. Default: zeros and ones.
+        order: As in `NADE`, like `support`, `dtype`, `device` and `generator`.
         skip: Whether there are direct weights from inputs to outputs. Default: True.
-        dtype: The parameters' type, float32 or float64. Default: torch's.
-        device: The parameters' device. Default: torch's.
-        generator: Draws the parameters. Default: torch's global one.
         activation: "gelu", or "tanh", where two states enter as −1 and +1: after the same time on
             a lattice of spins, its KL divergence is half that of "gelu". Default: "gelu".
 

@@ -125,9 +125,5 @@ class Symmetrized(Specified):
             x = torch.where(chosen, image, x)
         return x
 
-    @staticmethod
-    def _least_size(fields: Mapping[str, Any]) -> int:
-        return 0  # without the model inside
-
     def extra_repr(self) -> str:
         return f"symmetry={', '.join(self.symmetry)}"
