@@ -79,17 +79,13 @@ class Autoregressive(Specified):
             check: Whether to refuse values outside the support, unless compiled. Default: True.
         """
         codes = self._codes(x, check)
-        return self._log_likelihood(self._logits(codes), self._features(codes))
+        z, targets = self._logits(codes), self._features(codes)
+        terms = (z.log_softmax(2) * targets).sum(2) if self._states else targets * z - F.softplus(z)
+        return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         r"""log p(x), (n,)."""
         return self.log_prob(x)
-
-    def _log_likelihood(self, z: Tensor, targets: Tensor) -> Tensor:
-        r"""Σ_i log p at logits z, (n,), where targets are codes or probabilities of states."""
-        two = not self._states
-        terms = targets * z - F.softplus(z) if two else (z.log_softmax(2) * targets).sum(2)
-        return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
         r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""

@@ -14,7 +14,7 @@ from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
-from limbeck.models.kernels import nade_op
+from limbeck.models.kernels import nade_native, nade_op
 from limbeck.models.rbm import RBM
 from limbeck.storage.files import strip_prefix
 from limbeck.supports import Binary, Discrete
@@ -131,9 +131,10 @@ class NADE(Autoregressive):
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         w, c, u, b = (parameter.detach() for parameter in self.parts)
-        kernels = None if self._states else nade_op.sampling_kernels(uniforms, w)
-        if kernels is not None:
-            return kernels.sample(uniforms, w, c, u, b, self.mean)
+        if not self._states:
+            native = nade_native if nade_op.use_native(uniforms, w) else None
+            if (kernels := nade_op.gpu_kernels(uniforms) or native) is not None:
+                return kernels.sample(uniforms, w, c, u, b, self.mean)
         mean = torch.zeros_like(b) if self.mean is None else self.mean
         return self._draw_run(uniforms, c.repeat(len(uniforms), 1), w, u, b, mean)
 

@@ -141,11 +141,6 @@ class RBM(nn.Module):
 
     forward = log_unnormalized
 
-    def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
-        r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
-        h = self._units(h, self.hidden, "h")
-        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1) + self.constant
-
     def log_likelihood(
         self, x: arg.UserObject[Numbers], z: arg.UserObject[Any] = None
     ) -> LogLikelihood:
@@ -164,10 +159,6 @@ class RBM(nn.Module):
                 raise ArgumentError("z", received, "an estimate by lb.log_partition(rbm)")
             z = exact_rbm_log_z(self)
         return log_likelihood(self, x, z)
-
-    def score(self, x: Tensor) -> Tensor:
-        r"""∂log p̃(x)/∂x, (n, I)."""
-        return self.a + self.hidden_probabilities(x) @ self.W.T
 
     def hidden_probabilities(self, x: Tensor) -> Tensor:
         r"""p(h_j = 1 | x), (n, J)."""

@@ -288,13 +288,10 @@ def train_rbm(
     adam, model, at_chains = new_adam(), None, None
     rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
     stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
-
-    def fraction_done() -> float:
-        passed = 0.0 if seconds is None else (time.monotonic() - began) / seconds
-        return max(step / steps, passed)
+    limit = math.inf if seconds is None else seconds
 
     for part in tracked(range(PARTS), "training", progress):
-        while (done := fraction_done()) < (part + 1) / PARTS:
+        while (done := max(step / steps, (time.monotonic() - began) / limit)) < (part + 1) / PARTS:
             if not order:
                 rows = torch.randperm(n, generator=generator, device=place)
                 order = list(rows.split(batch_size))

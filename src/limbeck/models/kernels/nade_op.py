@@ -166,11 +166,6 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-def sampling_kernels(uniforms: Tensor, w: Tensor) -> ModuleType | None:
-    r"""The kernels that sample a NADE over two states, if there are any."""
-    return gpu_kernels(uniforms) or (nade_native if use_native(uniforms, w) else None)
-
-
 def _operator(
     name: str, value: Callable[..., Tensor], pull: Callable[..., Four],
     formula: Callable[..., Tensor], second: int | None,
