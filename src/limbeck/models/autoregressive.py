@@ -176,11 +176,6 @@ class Autoregressive(Specified):
         files.load_weights(model, tensors, Path(path))
         return model
 
-    def extra_repr(self) -> str:
-        own = [name for name in self.fields if name not in (*Autoregressive.fields, "centre")]
-        settings = [f"{name}={getattr(self, name)}" for name in own]
-        return ", ".join([str(self.inputs), *settings, f"support={self.support!r}"])
-
     def _normal(self, generator: Generator, scale: float, *shape: int) -> nn.Parameter:
         # on the generator's device: a CPU generator gives equal nets everywhere
         source = torch.device("cpu") if generator is None else generator.device

@@ -14,6 +14,7 @@ from limbeck import arguments
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.records import check_depth, read_fields
+from limbeck.storage.files import strip_prefix
 from limbeck.training.result import spec_of
 
 Device = arguments.Device | None  # None is torch's default
@@ -107,6 +108,21 @@ class Specified(nn.Module):
             value = dtype_name(next(self.parameters())) if name == "dtype" else value
             values[name] = list(value) if isinstance(value, tuple) else value
         return values
+
+    def extra_repr(self) -> str:
+        values = ((name, getattr(self, name, None)) for name in self.fields)
+        hidden = (Tensor, nn.Module, type(None))
+        return ", ".join(f"{name}={v!r}" for name, v in values if not isinstance(v, hidden))
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        r"""Check tensors that are to be loaded, and make room for those that may be left out."""
+        for name, module in self.named_children():
+            if callable(make_room := getattr(module, "make_room", None)):
+                make_room(strip_prefix(f"{name}.", tensors))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.make_room(strip_prefix(prefix, state))
+        super()._load_from_state_dict(state, prefix, *rest)
 
     @classmethod
     def _make(cls, fields: dict[str, Any]) -> Self:

@@ -233,9 +233,6 @@ class GaussianMixture(Specified):
         # a generator of its own: making a model again draws nothing from torch's
         return super()._make({"generator": torch.Generator(), **fields})
 
-    def extra_repr(self) -> str:
-        return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"
-
 
 ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds
 

@@ -16,7 +16,6 @@ from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_native, nade_op
 from limbeck.models.rbm import RBM
-from limbeck.storage.files import strip_prefix
 from limbeck.supports import Binary, Discrete
 
 Centre = np.ndarray | Tensor | list[float] | None
@@ -171,14 +170,9 @@ class NADE(Autoregressive):
             raise ArgumentError("centre", received, expected)
         return self.support.encode(means.flatten()[self.order])
 
-    def make_room(self, state: dict[str, Tensor]) -> None:
-        r"""Add a buffer for the centre if the state has one."""
-        if self.mean is None and "mean" in state:
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        if self.mean is None and "mean" in tensors:
             self.mean = torch.zeros_like(self.b.detach())
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self.make_room(strip_prefix(prefix, state))
-        super()._load_from_state_dict(state, prefix, *rest)
 
 
 # chains for an RBM's means, sweeps before the first record, records, sweeps between records

@@ -16,7 +16,6 @@ from limbeck.arrays import X, as_numbers
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Inner, Sizes, Specified
 from limbeck.models.mlp import OUTPUT_FORMS
-from limbeck.storage.files import strip_prefix
 
 SHAPES = ("inputs", "outputs", "origin")  # fields of a spec
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
@@ -165,15 +164,6 @@ class Preprocessed(Specified):
         inputs, outputs, origin = (None if s is None else torch.zeros(s) for s in shapes)
         network, encoder, form = (fields[name] for name in ("network", "encoder", "output_form"))
         return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
-
-    def make_room(self, tensors: dict[str, Tensor]) -> None:
-        r"""Check the tensors of the parts that have such checks, before they are loaded."""
-        for name in ("network", "encoder"):
-            if callable(make_room := getattr(getattr(self, name), "make_room", None)):
-                make_room(strip_prefix(f"{name}.", tensors))
-
-    def extra_repr(self) -> str:
-        return f"output_form={self.output_form!r}"
 
 
 def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") -> Buffers:

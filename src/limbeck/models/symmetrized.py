@@ -124,6 +124,3 @@ class Symmetrized(Specified):
             chosen = (elements == number).view(-1, *[1] * (x.dim() - 1))
             x = torch.where(chosen, image, x)
         return x
-
-    def extra_repr(self) -> str:
-        return f"symmetry={', '.join(self.symmetry)}"

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, Specified
-from limbeck.storage.files import strip_prefix
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
@@ -207,7 +206,6 @@ class Trees(Specified):
         return cls(parts, inputs, **fields)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
-        r"""Check the tensors of saved trees, before they are loaded, and take their depth."""
         names = ("left", "roots", "feature")
         if not all(n in tensors and tensors[n].shape == getattr(self, n).shape for n in names):
             return  # loading them says so
@@ -218,10 +216,6 @@ class Trees(Specified):
             received = f"columns from {feature.min()} to {feature.max()}"
             raise ArgumentError("feature", received, f"columns from 0 to {2 * self.inputs - 1}")
         self.depth = _depth(left, roots, "left")
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self.make_room(strip_prefix(prefix, state))
-        super()._load_from_state_dict(state, prefix, *rest)
 
     def extra_repr(self) -> str:
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"
