@@ -78,7 +78,7 @@ class MADE(Autoregressive):
             f = f + new if self._residual(layer) else new
         z = F.linear(self._activate(f), self.out * self._mask(len(self.hidden)), self.bias)
         if self.direct is not None:
-            z = z + F.linear(x, self.direct * self._mask(len(self.hidden), before=-1))
+            z = z + F.linear(x, self.direct * self._mask(len(self.hidden), -1))
         return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
