@@ -45,14 +45,16 @@ def warm(hidden, width=None, depth=0):
     def make(rbm, samples, generator):
         if not depth:
             return NADE.from_rbm(rbm, hidden, generator=generator, centre=None)
-        return DeepNADE.from_rbm(rbm, hidden, width, depth, samples=samples, generator=generator)
+        nade = NADE.from_rbm(rbm, hidden, generator=generator, centre=samples.mean(0))
+        return DeepNADE.from_nade(nade, width, depth, generator=generator)
 
     return make
 
 
 def centred(hidden):
     def make(rbm, samples, generator):
-        return DeepNADE.from_rbm(rbm, hidden, 1, 0, samples=samples, generator=generator)
+        nade = NADE.from_rbm(rbm, hidden, generator=generator, centre=samples.mean(0))
+        return DeepNADE.from_nade(nade, 1, 0, generator=generator)
 
     return make
 

@@ -365,7 +365,7 @@ VALID: dict[str, list[str]] = {
     "Fidelity.load.path": files("fidelity.json"), "RBM.load.path": files("rbm.npz"),
     "NADE.load.path": files("nade.safetensors"), "TeacherCache.folder": ["out('cache')"],
     "n": ["3", "1"], "members": ["2"], "index": ["0", "1"],
-    "BatchedMLP.from_members.members": ["[net(), net()]"], "values": ["torch.randn(12, 2)"],
+    "values": ["torch.randn(12, 2)"],
     "q": ["2", "3"], "Dataset.weight": ["None"], "expected": ["bits()"], "level": ["0.9"],
     "means": ["torch.zeros(2, 3)"], "GaussianMixture.set_.weights": ["torch.ones(2) / 2"],
     "covariances": ["torch.eye(3).repeat(2, 1, 1)"], "result": ["compressed()"],

@@ -18,6 +18,11 @@ def normal(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, dtype=DOUBLE, generator=generator(seed))
 
 
+def score(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    r"""∂log p(x)/∂x, as if x were continuous."""
+    return torch.func.grad(lambda x: model.log_prob(x, check=False).sum())(x)
+
+
 def randomised(net: torch.nn.Module) -> torch.nn.Module:
     r"""Biases start at zero, where a test would not see them."""
     g = generator(5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, jacrev, vmap
 
-from limbeck.models import MLP, BatchedMLP
+from limbeck.models import MLP, BatchedMLP, Ensemble
 from tests.models.nets import DOUBLE, KINDS, generator, normal, randomised
 from tests.refusals import refused
 
@@ -65,9 +65,9 @@ def test_batch_draws_as_separate_nets_do(init: str) -> None:
             assert torch.equal(p, q)
 
 
-def test_from_members_and_back_are_copies() -> None:
+def test_batches_of_members_and_back_are_copies() -> None:
     nets = [MLP(4, 5, 2, output="softmax", dtype=DOUBLE).eval() for _ in range(3)]
-    batched = BatchedMLP.from_members(nets)
+    batched = Ensemble(nets).eval().batched().models
     assert not batched.training
     assert batched.spec() == {**nets[0].spec(), "type": "BatchedMLP", "members": 3}
     for net, i in zip(nets, (0, 1, -1), strict=True):
@@ -118,12 +118,9 @@ def test_bad_member_counts(members: object) -> None:
 
 
 def test_bad_members() -> None:
-    with refused("members", expected="one or more MLPs"):
-        BatchedMLP.from_members([])
-    with refused("members", expected="one or more MLPs"):
-        BatchedMLP.from_members([torch.nn.Linear(2, 2)])
-    with refused("members", expected="equal MLPs"):
-        BatchedMLP.from_members([MLP(4, 3), MLP(4, 3, output="softmax")])
+    for other, form in ((torch.nn.Linear(4, 3), "logits"), (MLP(4, 3, output="softmax"), None)):
+        with refused("models", expected="MLPs of one shape"):
+            Ensemble([MLP(4, 3), other], output_forms=[None, form]).batched()
     for index, expected in ((3, "from 0 to 2"), (-4, "from 0 to 2"), (0.0, "a whole number")):
         with refused("index", expected=expected):
             BatchedMLP(3, 4, 3).member(index)

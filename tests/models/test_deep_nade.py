@@ -32,15 +32,16 @@ def test_from_a_nade_it_starts_with_its_density(support, run):
     assert torch.equal(deep.order, nade.order)
 
 
-@pytest.mark.parametrize("samples", [False, True])
-def test_a_centred_nade_keeps_its_centre_or_takes_that_of_samples(samples):
+def from_rbm(rbm, hidden=None, *sizes, order=None, centre="auto"):
+    nade = NADE.from_rbm(rbm, hidden, order, generator(), centre)
+    return DeepNADE.from_nade(nade, *sizes, generator=generator())
+
+
+def test_a_centred_nade_keeps_its_centre():
     rbm = RBM.random(6, 4, 1.0, generator(), dtype=torch.float64)
-    x, others = events(Binary(6)), Binary(6).start(9, generator(), dtype=torch.float64)
+    x = events(Binary(6))
     nade = NADE.from_rbm(rbm, order="random", generator=generator())
-    given = others if samples else None
-    deep = DeepNADE.from_nade(nade, samples=given, generator=generator())
-    if samples:
-        nade = NADE.from_rbm(rbm, order=nade.order, centre=others.mean(0))
+    deep = DeepNADE.from_nade(nade, generator=generator())
     assert (nade.mean > 0).any()
     torch.testing.assert_close(deep.log_prob(x), nade.log_prob(x))
 
@@ -49,9 +50,8 @@ def test_centring_is_a_mean_field_step():
     r"""By hand: p(x_i = 1 | x_<i) with the mean m in the place of x_i and of all after it."""
     rbm = RBM.random(6, 4, 1.0, generator(), dtype=torch.float64)
     x = Binary(6).start(3, generator(1), dtype=torch.float64)
-    samples = Binary(6).start(50, generator(2), dtype=torch.float64)
-    m = samples.mean(0)
-    deep = DeepNADE.from_rbm(rbm, run=4, samples=samples)
+    m = Binary(6).start(50, generator(2), dtype=torch.float64).mean(0)
+    deep = from_rbm(rbm, None, None, 2, 4, centre=m)
     expected = []
     for i in range(6):
         filled = torch.cat([x[:, :i], m[i:].expand(3, -1)], 1)
@@ -62,7 +62,7 @@ def test_centring_is_a_mean_field_step():
 @pytest.mark.parametrize("seed", range(3))
 def test_from_an_rbm_it_starts_nearer_than_nade(seed):
     rbm = RBM.random(9, 5, 1.2, generator(seed), dtype=torch.float64)
-    deep = DeepNADE.from_rbm(rbm, order="random", generator=generator())
+    deep = from_rbm(rbm, order="random")
     x = events(Binary(9))
     log_p = rbm.log_unnormalized(x).log_softmax(0)
 
@@ -75,7 +75,7 @@ def test_from_an_rbm_it_starts_nearer_than_nade(seed):
 @pytest.mark.parametrize("hidden", [2, 5, 8])
 def test_hidden_units_may_be_fewer_or_more_than_the_rbms(hidden):
     rbm = RBM.random(6, 5, 1.0, generator())
-    deep = DeepNADE.from_rbm(rbm, hidden, generator=generator())
+    deep = from_rbm(rbm, hidden)
     nade = NADE.from_rbm(rbm, hidden, generator=generator())
     assert deep.hidden == hidden
     for name in ("w", "v"):
@@ -87,7 +87,7 @@ def test_chains_find_the_mean():
     rbm = RBM.random(8, 3, 1.5, generator(4), dtype=torch.float64)
     x = events(Binary(8))
     exact = rbm.log_unnormalized(x).softmax(0) @ x
-    deep = DeepNADE.from_rbm(rbm, generator=generator())
+    deep = from_rbm(rbm)
     torch.testing.assert_close(deep.mean, exact.detach(), atol=0.06, rtol=0)  # 5 standard errors
 
 
@@ -99,7 +99,7 @@ def test_depth_makes_it_better():
     data = x[torch.multinomial(log_p.exp(), 20_000, replacement=True, generator=generator())]
 
     def divergence(depth):
-        deep = DeepNADE.from_rbm(rbm, 3, 16, depth, 3, samples=data, generator=generator())
+        deep = from_rbm(rbm, 3, 16, depth, 3, centre=data.mean(0))
         lb.distill(None, deep, data, lb.losses.kl(), steps=250, lr=0.02, batch_size=500,
                    engine="eager", progress=False)  # fmt: skip
         return (log_p.exp() * (log_p - deep.log_prob(x))).sum().item()
@@ -155,11 +155,3 @@ def test_second_derivatives_agree_with_finite_differences():
 def test_sizes_must_be_whole_numbers(rest, argument, received):
     with refused(argument, received):
         DeepNADE(5, **rest)
-
-
-def test_there_must_be_samples_to_centre_at():
-    nade = NADE(5, 3)
-    with refused("samples", "no events"):
-        DeepNADE.from_nade(nade, samples=torch.zeros(0, 5))
-    with refused("x", expected=r"\(n, 5\)"):
-        DeepNADE.from_nade(nade, samples=torch.zeros(2, 4))

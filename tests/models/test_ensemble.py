@@ -233,7 +233,7 @@ def test_batched(outputs: int, keywords: dict, weights: list[float] | None) -> N
 
 
 def test_only_equal_mlps_are_batched() -> None:
-    with refused("members", expected="equal MLPs"):
+    with refused("models", expected="MLPs of one shape"):
         Ensemble([mlp(4, 3), mlp(4, 5, 3)]).batched()
     with refused("models", "a Linear"):
         Ensemble([nn.Linear(4, 3)], output_forms="logits").batched()

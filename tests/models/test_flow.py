@@ -98,7 +98,7 @@ def test_it_is_a_student_of_distill():
     [
         (lambda: Flow(0), "dim", "^0$"),
         (lambda: Flow(2, "wide"), "hidden", "'wide'"),
-        (lambda: Flow(2, (0,)), "hidden", r"^\(0,\)$"),
+        (lambda: Flow(2, (0,)), "hidden", "^0$"),
         (lambda: Flow(2, bins=1), "bins", "^1$"),
         (lambda: Flow(2).log_prob(torch.zeros(3, 4)), "x", r"shape \(3, 4\)"),
         (lambda: Flow(2).log_prob(np.zeros((3, 2))), "x", "ndarray"),
@@ -107,7 +107,7 @@ def test_it_is_a_student_of_distill():
             "x",
             "variable 0 never changes",
         ),
-        (lambda: Flow.from_spec({"type": "Flow"}), "spec", r"\{'type': 'Flow'\}"),
+        (lambda: Flow.from_spec({"type": "Flow"}), "spec.dim", "nothing"),
     ],
 )
 def test_what_is_refused(call, argument, received):

@@ -11,12 +11,13 @@ from scipy.stats import chisquare
 from torch.func import grad
 
 import limbeck as lb
-from limbeck.errors import ArgumentError, CheckpointError, NotDifferentiableError
+from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.models import nade as nade_module
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Real, Spins, States
 from limbeck.training.result import Result
 from tests.models.kernels import reference
+from tests.models.nets import score
 from tests.refusals import refused
 
 SUPPORTS = [Binary(6), Binary(2, 3), Spins(5), States(3, 4), States(2, 4), States(4, 2, 2)]
@@ -130,7 +131,7 @@ def test_spins_are_zeros_and_ones_by_another_name():
     spins.load_state_dict(zeros.state_dict())
     x = every(zeros)
     assert torch.equal(spins.log_prob(2 * x - 1), zeros.log_prob(x))
-    torch.testing.assert_close(spins.score(2 * x - 1), zeros.score(x) / 2)
+    torch.testing.assert_close(score(spins, 2 * x - 1), score(zeros, x) / 2)
     assert torch.equal(spins.sample(9, generator()), 2 * zeros.sample(9, generator()) - 1)
 
 
@@ -175,7 +176,7 @@ def test_any_size_is_normalised(size, hidden, seed):
 def test_score_is_a_finite_difference(support):
     nade = make(support, order="random")
     x = nade.sample(3, generator())
-    found = nade.score(x)
+    found = score(nade, x)
     for place in range(8):
         step = torch.zeros(8, dtype=x.dtype)
         step[place] = 1e-6
@@ -189,7 +190,7 @@ def test_score_is_a_finite_difference(support):
 def test_scores_can_be_trained_on():
     nade = make(order="random")
     x = nade.sample(4, generator())
-    nade.score(x).square().sum().backward()
+    score(nade, x).square().sum().backward()
 
     def loss(parameters):
         def total(x):
@@ -308,7 +309,7 @@ class TestBadInput:
             ((3, 2, [0, 1, 1]), "order", "numbers of shape", ""),
             ((3, 2, [0.0, 1.0, 2.0]), "order", "numbers of shape", ""),
             ((3, 2, "columns"), "order", "'columns'", "None, 'random' or"),
-            ((3, 2, object()), "order", "^a object$", ""),
+            ((3, 2, object()), "order", "object", ""),
             ((3, 2, None, Binary(4)), "support", "^Binary", ""),
             ((3, 2, None, Real(3)), "support", "^Real", ""),
             ((3, 2, None, None, torch.int64), "dtype", "torch.int64", ""),
@@ -318,7 +319,7 @@ class TestBadInput:
         with refused(argument, received, expected=expected):
             NADE(*arguments)
 
-    @pytest.mark.parametrize("method", ["log_prob", "conditionals", "score"])
+    @pytest.mark.parametrize("method", ["log_prob", "conditionals"])
     @pytest.mark.parametrize(
         ("x", "received", "expected"),
         [
@@ -354,12 +355,6 @@ class TestBadInput:
             with refused("n"):
                 method(n)
 
-    def test_states_have_no_derivatives(self):
-        nade = make(States(3, 4))
-        x = nade.sample(2, generator())
-        with pytest.raises(NotDifferentiableError, match="score"):
-            nade.score(x)
-
     @pytest.mark.parametrize(
         "change", [{"type": "MLP"}, {"support": ["Real", 2, 3]}, {"hidden": None}, {"more": 1}]
     )
@@ -382,7 +377,7 @@ def test_an_empty_batch_is_a_batch():
     x = torch.empty(0, 6, dtype=torch.float64)
     assert nade.log_prob(x).shape == (0,)
     assert nade.conditionals(x).shape == (0, 6)
-    assert nade.score(x).shape == (0, 6)
+    assert score(nade, x).shape == (0, 6)
 
 
 def test_copies_and_state_dicts_carry_the_order():

@@ -9,6 +9,7 @@ from limbeck.models.kernels import nade_op, triton_kernels
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Spins, States
 from tests.models.kernels import reference
+from tests.models.nets import score
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -57,7 +58,7 @@ def test_values_gradients_and_samples(support, dtype):
 def test_derivatives_with_respect_to_x():
     here, there = both(Binary(70))
     x = here.sample(20, generator(1))
-    torch.testing.assert_close(there.score(x.cuda()).cpu(), here.score(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(score(there, x.cuda()).cpu(), score(here, x), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 20, 3000])

@@ -9,7 +9,7 @@ import scipy.io
 import torch
 
 import limbeck as lb
-from limbeck.models.mat_file import read_mat
+from limbeck.models.rbm_files import read_mat
 from tests.refusals import refused
 
 RNG = np.random.default_rng(0)

@@ -14,11 +14,10 @@ from torch.nn import functional as F
 
 from limbeck import losses
 from limbeck.arguments import Count, PathLike, UserObject, checked_arguments, choice
-from limbeck.arrays import as_part, dtype_name, floating, random
+from limbeck.arrays import as_numbers, as_part, floating, random
 from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Inputs
-from limbeck.models import checks
-from limbeck.models.checks import Device, Generator
+from limbeck.models.checks import Device, DtypeName, Generator, Specified, count_numbers
 from limbeck.records import of_file, read_value
 from limbeck.storage import files
 from limbeck.supports import Binary, Discrete, Spins, States
@@ -33,7 +32,7 @@ SUPPORTS: dict[str, type[Discrete]] = {"Binary": Binary, "Spins": Spins, "States
 NUMBERS = {"cpu": 2**20, "cuda": 2**26}  # hidden units of all rows together while sampling
 
 
-class Autoregressive(nn.Module):
+class Autoregressive(Specified):
     r"""p(x) = Π_i p(x_i | x_<i) over discrete events, each conditional from a network's logits.
 
     Inside, events are codes 0 … q−1, (n, I), in the order of conditioning; `order` (I,) has the
@@ -41,9 +40,10 @@ class Autoregressive(nn.Module):
     """
 
     output_form = "log_density"
-    settings: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # attributes of a subclass that its spec holds, with types
+    fields: ClassVar[Mapping[str, Any]] = {
+        "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
+        "dtype": DtypeName,
+    }  # fmt: skip
     order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
@@ -79,17 +79,13 @@ class Autoregressive(nn.Module):
             check: Whether to refuse values outside the support, unless compiled. Default: True.
         """
         codes = self._codes(x, check)
-        return self._log_likelihood(self._logits(codes), self._features(codes))
+        z, targets = self._logits(codes), self._features(codes)
+        terms = (z.log_softmax(2) * targets).sum(2) if self._states else targets * z - F.softplus(z)
+        return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         r"""log p(x), (n,)."""
         return self.log_prob(x)
-
-    def _log_likelihood(self, z: Tensor, targets: Tensor) -> Tensor:
-        r"""Σ_i log p at logits z, (n,), where targets are codes or probabilities of states."""
-        two = not self._states
-        terms = targets * z - F.softplus(z) if two else (z.log_softmax(2) * targets).sum(2)
-        return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
         r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""
@@ -149,36 +145,20 @@ class Autoregressive(nn.Module):
         return train(None, self, data, losses.kl(), training)
 
     def spec(self) -> dict[str, Any]:
-        r"""The settings without the weights, for JSON."""
         natural = torch.equal(self.order.cpu(), torch.arange(self.inputs))
-        return {
-            "type": type(self).__name__,
-            "inputs": self.inputs,
-            "order": None if natural else self.order.tolist(),
-            "support": [type(self.support).__name__, self.support.count, *self.support.shape],
-            "dtype": dtype_name(self._like()),
-            **{name: getattr(self, name, None) for name in self.settings},
-        }
+        order = None if natural else self.order.tolist()
+        support = [type(self.support).__name__, self.support.count, *self.support.shape]
+        return super().spec() | {"order": order, "support": support}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
-        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        kinds = {
-            "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
-            "dtype": checks.DtypeName, **cls.settings,
-        }  # fmt: skip
-        fields = checks.spec_fields(cls, spec, kinds, optional=("centre", "activation"))
-        kind, *sizes = fields.pop("support") or [None]
-        choice("spec.support[0]", kind, SUPPORTS)
-        count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
-        checks.check_size(cls._least_size(fields, 1 if count == 2 else count), most)
-        support = States(count, *shape) if kind == "States" else SUPPORTS[kind](*shape)
-        return cls(**fields, support=support, **options)
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        return super()._make(fields | {"support": _support(fields["support"])})
 
     @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        r"""How many numbers a model with these fields has, at least."""
-        raise NotImplementedError
+    def _width(fields: Mapping[str, Any]) -> int:
+        r"""Inputs of a net for events: one for a variable of two states, else one for each."""
+        count = _support(fields["support"]).count
+        return fields["inputs"] * (1 if count == 2 else count)
 
     @checked_arguments
     def save(self, path: PathLike) -> Path:
@@ -191,13 +171,10 @@ class Autoregressive(nn.Module):
         r"""Read what `save` wrote."""
         tensors, about = files.read(path, FORMAT)
         with of_file(path):
-            most = checks.count_numbers(tensors)
+            most = count_numbers(tensors)
             model = cls.from_spec(about.get("spec") or {}, most, device=device)
         files.load_weights(model, tensors, Path(path))
         return model
-
-    def extra_repr(self) -> str:
-        return f"{self.inputs}, support={self.support!r}"
 
     def _normal(self, generator: Generator, scale: float, *shape: int) -> nn.Parameter:
         # on the generator's device: a CPU generator gives equal nets everywhere
@@ -255,6 +232,13 @@ def choose(uniform: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     return passed.clamp_max(p.shape[1] - 1).to(p.dtype), p  # rounded sums may stay below one
 
 
+def _support(spec: Sequence[str | int]) -> Discrete:
+    kind, *sizes = spec or ("nothing",)
+    choice("spec.support[0]", kind, SUPPORTS)
+    count, *shape = read_value(sizes, tuple[int, ...], "spec.support") or (0,)
+    return States(count, *shape) if kind == "States" else SUPPORTS[str(kind)](*shape)
+
+
 def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
     if order is None:
         return torch.arange(inputs)
@@ -264,12 +248,9 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
             raise ArgumentError("order", shown(order), expected)
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
-    try:
-        numbers = torch.as_tensor(order).cpu()
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError("order", f"a {type(order).__name__}", expected) from None
-    integers = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    numbered = integers and numbers.ndim == 1
+    numbers = as_numbers(order, "order").cpu()
+    whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
+    numbered = whole and numbers.ndim == 1
     if not numbered or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
         received = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", received, expected)

@@ -14,6 +14,8 @@ from limbeck import arguments
 from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError
 from limbeck.records import check_depth, read_fields
+from limbeck.storage.files import strip_prefix
+from limbeck.training.result import spec_of
 
 Device = arguments.Device | None  # None is torch's default
 Generator = torch.Generator | None  # None is torch's global one
@@ -52,16 +54,14 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 Sizes = tuple[int, ...]
+Inner = dict[str, Any]  # the spec of a module inside another
 
 
 def spec_fields(
     cls: type, spec: Mapping[str, Any], kinds: Mapping[str, Any], optional: Collection[str] = ()
 ) -> dict[str, Any]:
     r"""The fields of a spec but its type, with dtype as torch has it; other specs are refused."""
-    names = set(spec) if isinstance(spec, Mapping) else set[str]()
-    if not {"type", *kinds} - set(optional) <= names <= {"type", *kinds} or (
-        spec["type"] != cls.__name__
-    ):
+    if not isinstance(spec, Mapping) or spec.get("type") != cls.__name__:
         expected = f"the result of {cls.__name__}.spec()"
         raise ArgumentError("spec", reprlib.repr(spec), expected)
     check_depth(spec, "spec")
@@ -94,20 +94,47 @@ class Specified(nn.Module):
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
-        r"""How many numbers a module with these fields has, at least."""
-        raise NotImplementedError
+        r"""How many numbers a module with these fields has, at least, without those inside it."""
+        return 0
 
     def spec(self) -> dict[str, Any]:
-        r"""The settings without the weights, for JSON."""
-        values = {name: getattr(self, name, None) for name in self.fields}
-        if "dtype" in values:
-            values["dtype"] = dtype_name(next(self.parameters()))
-        lists = {k: list(v) for k, v in values.items() if isinstance(v, tuple)}
-        return {"type": type(self).__name__, **values, **lists}
+        r"""The settings without the weights, for JSON; modules inside must be limbeck's own."""
+        values: dict[str, Any] = {"type": type(self).__name__}
+        for name in self.fields:
+            part = value = getattr(self, name, None)
+            if isinstance(part, nn.Module) and (value := spec_of(part)) is None:
+                expected = "one of limbeck's own models"
+                raise ArgumentError(name, f"a {type(part).__name__}", expected)
+            value = dtype_name(next(self.parameters())) if name == "dtype" else value
+            values[name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+    def extra_repr(self) -> str:
+        values = ((name, getattr(self, name, None)) for name in self.fields)
+        hidden = (Tensor, nn.Module, type(None))
+        return ", ".join(f"{name}={v!r}" for name, v in values if not isinstance(v, hidden))
+
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        r"""Check tensors that are to be loaded, and make room for those that may be left out."""
+        for name, module in self.named_children():
+            if callable(make_room := getattr(module, "make_room", None)):
+                make_room(strip_prefix(f"{name}.", tensors))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.make_room(strip_prefix(prefix, state))
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    @classmethod
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        r"""A module of the fields of a spec, and of further arguments."""
+        return cls(**fields)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
+        from limbeck.models import from_spec
+
         fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
         check_size(cls._least_size(fields), most)
-        return cls(**fields, **options)
+        inner = {k: from_spec(v, most) for k, v in fields.items() if isinstance(v, dict)}
+        return cls._make(fields | inner | options)

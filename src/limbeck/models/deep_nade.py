@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limbeck.arguments import Count, CountFromZero, UserObject, checked_arguments
-from limbeck.errors import ArgumentError
 from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
 from limbeck.models.kernels import nade_op
-from limbeck.models.nade import NADE, Weights
+from limbeck.models.nade import NADE
 from limbeck.supports import Discrete
 
 ROOM = {"cpu": 2**24, "cuda": 2**30}  # numbers between the layers at a time, without gradients
@@ -39,18 +38,16 @@ class DeepNADE(Autoregressive):
         width: The number of units of each residual layer. Default: 2 J.
         depth: The number of residual layers. Default: 2.
         run: The number of variables B in a run. Default: about the square root of I.
-        order: As in `NADE`. Default: the given order.
-        support: As in `NADE`. Default: zeros and ones.
-        dtype: The parameters' type, float32 or float64. Default: torch's.
-        device: The parameters' device. Default: torch's.
-        generator: Draws the parameters. Default: torch's global one.
+        order: As in `NADE`, like `support`, `dtype`, `device` and `generator`.
 
     >>> model = DeepNADE(784, 100, generator=torch.Generator().manual_seed(0))
     >>> model.log_prob(model.sample(3)).shape
     torch.Size([3])
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "width": int, "depth": int, "run": int}
+    fields: ClassVar[Mapping[str, Any]] = {
+        **Autoregressive.fields, "hidden": int, "width": int, "depth": int, "run": int,
+    }  # fmt: skip
     mean: Tensor
 
     @checked_arguments
@@ -78,48 +75,26 @@ class DeepNADE(Autoregressive):
         self._units = 4 * self.hidden + self.width
         nade_op.prepare_tracing()
 
-    @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        layers = 2 * fields["depth"] * fields["hidden"] * fields["width"]
-        return 3 * fields["inputs"] * states * fields["hidden"] + layers
-
     @classmethod
-    @checked_arguments
-    def from_rbm(
-        cls, rbm: UserObject[Weights], hidden: Count | None = None, width: Count | None = None,
-        depth: CountFromZero = 2, run: Count | None = None, order: UserObject[Order] = None,
-        samples: Tensor | None = None, generator: Generator = None,
-    ) -> Self:  # fmt: skip
-        r"""A DeepNADE that starts at the weights of an RBM, centred at the means of its variables.
-
-        Arguments:
-            rbm: Anything with W (I, J), a (I,) and b (J,).
-            hidden: As in `NADE.from_rbm`. Default: as many as the RBM has.
-            width: As in `DeepNADE`, like `depth`, `run` and `order`.
-            samples: Events of the RBM (or its data), used for the means. Default: short chains.
-            generator: The source of randomness. Default: torch's global one.
-        """
-        nade = NADE.from_rbm(rbm, hidden, order, generator)
-        return cls.from_nade(nade, width, depth, run, samples, generator)
+    def _least_size(cls, fields: Mapping[str, Any]) -> int:
+        return fields["hidden"] * (3 * cls._width(fields) + 2 * fields["depth"] * fields["width"])
 
     @classmethod
     @checked_arguments
     def from_nade(
         cls, nade: NADE, width: Count | None = None, depth: CountFromZero = 2,
-        run: Count | None = None, samples: Tensor | None = None, generator: Generator = None,
+        run: Count | None = None, generator: Generator = None,
     ) -> Self:  # fmt: skip
         r"""A DeepNADE that starts at a NADE.
 
         Arguments:
-            nade: A NADE, whose density it starts with if there are no samples.
+            nade: A NADE, whose density it starts with: of an RBM, `NADE.from_rbm(rbm)`.
             width: As in `DeepNADE`, like `depth` and `run`.
-            samples: Events (n, *shape) to centre inputs at. Default: NADE's centre stays.
             generator: Draws the residual layers' weights. Default: torch's global one.
         """
-        like = nade.w
         model = cls(
             nade.inputs, nade.hidden, width, depth, run, nade.order, nade.support,
-            dtype=like.dtype, device=like.device, generator=generator,
+            dtype=nade.w.dtype, device=nade.w.device, generator=generator,
         )  # fmt: skip
         with torch.no_grad():
             for name in ("w", "u", "b", "c"):
@@ -127,13 +102,6 @@ class DeepNADE(Autoregressive):
             model.v.copy_(nade.w)
             if nade.mean is not None:
                 model.mean.copy_(nade.mean)
-            if samples is not None:
-                if samples.dim() == 0 or not len(samples):
-                    raise ArgumentError("samples", "no events", "one or more events")
-                codes = nade.support.encode(model._flat(samples.to(like.device, like.dtype)))
-                mean = model._features(codes).mean(0).view_as(model.mean)
-                model.c.add_((mean - model.mean).flatten() @ model.w.flatten(0, -2))
-                model.mean.copy_(mean)
         return model
 
     def _logits(self, codes: Tensor) -> Tensor:
@@ -164,10 +132,6 @@ class DeepNADE(Autoregressive):
         for enter, bias, leave in zip(self.enter, self.bias, self.leave, strict=True):
             s = s + F.gelu(s.sigmoid() @ enter + bias[runs].unsqueeze(1)) @ leave
         return s
-
-    def extra_repr(self) -> str:
-        shape = f"width={self.width}, depth={self.depth}, run={self.run}"
-        return f"{self.inputs}, {self.hidden}, {shape}, support={self.support!r}"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -15,6 +15,7 @@ from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObjec
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.models.likelihood import LogLikelihood, log_likelihood
+from limbeck.samplers.chains import float_tensor
 from limbeck.samplers.gibbs import as_power, sweep
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
@@ -122,13 +123,8 @@ class Energy(nn.Module):
     forward = log_unnormalized
 
     def _check_shape(self, x: Tensor) -> None:
-        if (
-            not isinstance(x, Tensor)
-            or x.shape[1:] != self.support.shape
-            or not x.is_floating_point()
-            or x.is_meta
-        ):
-            received = f"{getattr(x, 'dtype', type(x))} of shape {tuple(getattr(x, 'shape', ()))}"
+        if x.shape[1:] != self.support.shape or not x.is_floating_point() or x.is_meta:
+            received = f"{x.dtype} of shape {tuple(x.shape)}"
             raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
 
     @checked_arguments
@@ -259,8 +255,8 @@ class EnergyPath:
         self.log_z = self.support.log_count
 
     def sample(self, n: int, generator: Generator = None) -> Tensor:
-        tensors = (*self.energy.parameters(), *self.energy.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+        like = float_tensor(self.energy)
+        like = torch.empty(0) if like is None else like
         device = like.device if generator is None else generator.device
         return self.support.start(n, generator, device, like.dtype)
 

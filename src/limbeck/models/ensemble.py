@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
@@ -133,9 +132,10 @@ class Ensemble(nn.Module):
     def train_bootstrap(
         cls, sizes: arg.Items[Sequence[int]], X: arg.UserObject[np.ndarray | Tensor],
         y: arg.UserObject[np.ndarray | Tensor], members: arg.Count = 30, *, epochs: arg.Count = 20,
-        bootstrap: arg.Flag = True, preset: Annotated[str, arg.Choice(*PRESETS)] = "thesis",
-        seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto",
-        init: Annotated[str, arg.Choice(*INITS)] = "he", **options: Any,
+        batch_size: arg.Count | arg.Auto = "auto", bootstrap: arg.Flag = True,
+        preset: Annotated[str, arg.Choice(*PRESETS)] = "thesis", seed: arg.Seed = 0,
+        device: arg.Device | arg.Auto = "auto", init: Annotated[str, arg.Choice(*INITS)] = "he",
+        **options: Any,
     ) -> Ensemble:  # fmt: skip
         r"""Train equal nets on the labels, each on its own resample of the rows, all at once.
 
@@ -145,6 +145,7 @@ class Ensemble(nn.Module):
             y: Class numbers (N,).
             members: The number of nets. Default: 30.
             epochs: Passes over the data. Default: 20.
+            batch_size: Rows of each net in a step. Default: "auto", as the preset has it.
             bootstrap: Whether each net has its own resample, or all have all rows. Default: True.
             preset: "thesis" (ADADELTA, batches of 20) or "auto" (Adam, 200). Default: "thesis".
             seed: The seed of resamples, their order and the nets. Default: 0.
@@ -160,26 +161,29 @@ class Ensemble(nn.Module):
         if data.y.ndim != 1 or low < 0 or high >= classes:
             received = f"labels of shape {tuple(data.y.shape)} from {low} to {high}"
             raise ArgumentError("y", received, f"class numbers (N,) from 0 to {classes - 1}")
-        size = PRESETS[preset]["batch_size"]
-        if options.get("batch_size", "auto") != "auto":
-            size = arg.integer(
-                "batch_size", options["batch_size"], "a whole number from 1", least=1
-            )
-        size = min(size, len(data))
-        steps = max(1, epochs * len(data) // size)
-        settings: Any = {"steps": steps, "preset": preset, "seed": seed, "device": device}
-        training = Training.from_options(options, (), cls.train_bootstrap, **settings)
-        train(None, net, data, members_cross_entropy(), replace(training, batch_size=size))
+        size = PRESETS[preset]["batch_size"] if batch_size == "auto" else batch_size
+        size = min(int(size), len(data))
+        training = Training.from_options(
+            options, (), cls.train_bootstrap, steps=max(1, epochs * len(data) // size),
+            batch_size=size, preset=preset, seed=seed, device=device,
+        )  # fmt: skip
+        train(None, net, data, members_cross_entropy(), training)
         return cls(net)
 
     def batched(self) -> Ensemble:
         r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
-        members: list[Any] = list(self)
-        for model in members:
-            if type(model) is not MLP:
-                raise ArgumentError("models", f"a {type(model).__name__}", "MLPs of one shape")
+        nets: list[Any] = list(self)
+        specs = [spec_of(net) for net in nets]
+        if any(type(net) is not MLP for net in nets) or any(spec != specs[0] for spec in specs):
+            received = ", ".join(f"a {type(net).__name__}" for net in nets)
+            raise ArgumentError("models", f"{received} of {specs}", "MLPs of one shape")
+        fields = {**nets[0].spec(), "type": "BatchedMLP", "members": len(nets)}
+        device = next(nets[0].parameters()).device
+        models = BatchedMLP.from_spec(fields, device="meta").to_empty(device=device)
+        for index, net in enumerate(nets):
+            torch._foreach_copy_(models._tensors(index), net._tensors())
         weights = None if self.weights is None else self.weights.tolist()
-        return Ensemble(BatchedMLP.from_members(members), weights).train(self.training)
+        return Ensemble(models, weights).train(self.training)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""

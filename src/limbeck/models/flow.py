@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, CountFromZero, UserObject, Whole, checked_arguments
+from limbeck.arguments import Count, CountFromZero, Items, Whole, checked_arguments, integer
 from limbeck.arrays import random
-from limbeck.errors import ArgumentError, shown
-from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, is_count, matrix
+from limbeck.errors import ArgumentError
+from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, matrix
 from limbeck.supports import Real
 
 
@@ -46,15 +46,14 @@ class Flow(Specified):
 
     @checked_arguments
     def __init__(
-        self, dim: Count, hidden: UserObject[Sequence[int]] = (64, 64), transforms: Count = 3,
+        self, dim: Count, hidden: Items[Sequence[int]] = (64, 64), transforms: Count = 3,
         bins: Annotated[int, Whole(2)] = 8, *, dtype: torch.dtype | None = None,
         generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.dim, self.transforms, self.bins, self.support = dim, transforms, bins, Real(dim)
-        if isinstance(hidden, str) or not all(map(is_count, hidden)):
-            raise ArgumentError("hidden", shown(hidden), "sizes of hidden layers, as in (64, 64)")
-        self.hidden = tuple(map(int, hidden))
+        expected = "sizes of hidden layers, as in (64, 64)"
+        self.hidden = tuple(integer("hidden", size, expected, least=1) for size in hidden)
         with torch.random.fork_rng(devices=[]):  # zuko draws from the global generator
             if generator is not None:
                 seed = torch.randint(2**31, (), generator=generator, device=generator.device)

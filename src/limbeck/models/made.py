@@ -29,12 +29,8 @@ class MADE(Autoregressive):
     Arguments:
         inputs: The number of variables I.
         hidden: The numbers of units of the hidden layers. Default: (1000, 1000).
-        order: As in `NADE`. Default: the given order.
-        support: As in `NADE`. Default: zeros and ones.
+        order: As in `NADE`, like `support`, `dtype`, `device` and `generator`.
         skip: Whether there are direct weights from inputs to outputs. Default: True.
-        dtype: The parameters' type, float32 or float64. Default: torch's.
-        device: The parameters' device. Default: torch's.
-        generator: Draws the parameters. Default: torch's global one.
         activation: "gelu", or "tanh", where two states enter as −1 and +1: after the same time on
             a lattice of spins, its KL divergence is half that of "gelu". Default: "gelu".
 
@@ -43,9 +39,11 @@ class MADE(Autoregressive):
     tensor([-543., -543., -543.])
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {
-        "hidden": Sizes, "skip": bool, "activation": Literal["gelu", "tanh"],
+    fields: ClassVar[Mapping[str, Any]] = {
+        **Autoregressive.fields, "hidden": Sizes, "skip": bool,
+        "activation": Literal["gelu", "tanh"],
     }  # fmt: skip
+    optional: ClassVar[Sequence[str]] = ("activation",)
 
     @checked_arguments
     def __init__(
@@ -80,7 +78,7 @@ class MADE(Autoregressive):
             f = f + new if self._residual(layer) else new
         z = F.linear(self._activate(f), self.out * self._mask(len(self.hidden)), self.bias)
         if self.direct is not None:
-            z = z + F.linear(x, self.direct * self._mask(len(self.hidden), before=-1))
+            z = z + F.linear(x, self.direct * self._mask(len(self.hidden), -1))
         return z if self._each == 1 else z.unflatten(1, (self.inputs, -1))
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,17 +108,11 @@ class MADE(Autoregressive):
             probabilities.append(p)
         return codes, torch.stack(probabilities, 1)
 
-    @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        sizes = (fields["inputs"] * states, *fields["hidden"], fields["inputs"] * states)
+    @classmethod
+    def _least_size(cls, fields: Mapping[str, Any]) -> int:
+        sizes = ((width := cls._width(fields)), *fields["hidden"], width)
         direct = sizes[0] ** 2 if fields["skip"] else 0
         return direct + sum(before * after for before, after in itertools.pairwise(sizes))
-
-    def spec(self) -> dict[str, Any]:
-        return super().spec() | {"hidden": list(self.hidden)}
-
-    def extra_repr(self) -> str:
-        return f"{self.inputs}, {self.hidden}, support={self.support!r}, skip={self.skip}"
 
     def _residual(self, layer: int) -> bool:
         return layer > 0 and self.hidden[layer] == self.hidden[layer - 1]

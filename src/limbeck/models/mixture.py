@@ -229,12 +229,9 @@ class GaussianMixture(Specified):
         return fields["components"] * (fields["dim"] + below)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
+    def _make(cls, fields: dict[str, Any]) -> Self:
         # a generator of its own: making a model again draws nothing from torch's
-        return super().from_spec(spec, most, generator=torch.Generator(), **options)
-
-    def extra_repr(self) -> str:
-        return f"{self.components}, dim={self.dim}, covariance={self.covariance!r}"
+        return super()._make({"generator": torch.Generator(), **fields})
 
 
 ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds

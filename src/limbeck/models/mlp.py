@@ -116,9 +116,7 @@ class Feedforward(Specified):
         return log_probabilities(z, "logits")
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None, **options: Any) -> Self:
-        fields = checks.spec_fields(cls, spec, cls.fields) | options
-        checks.check_size(cls._least_size(fields), most)
+    def _make(cls, fields: dict[str, Any]) -> Self:
         members = [fields.pop("members")] if "members" in fields else []
         return cls(*members, *fields.pop("sizes"), **fields)
 
@@ -250,25 +248,6 @@ class BatchedMLP(Feedforward):
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)
         torch._foreach_copy_(net._tensors(), self._tensors(index))
         return net.train(self.training)
-
-    @classmethod
-    @arg.checked_arguments
-    def from_members(cls, members: arg.Items[Sequence[MLP]]) -> Self:
-        r"""Copies of separate nets, all of one shape, as a batch."""
-        members = list(members)
-        if not members or any(type(net) is not MLP for net in members):
-            received = [type(net).__name__ for net in members]
-            raise ArgumentError("members", received, "one or more MLPs")
-        fields = members[0].spec()
-        for net in members:
-            if net.spec() != fields:
-                raise ArgumentError("members", f"{net.spec()} beside {fields}", "equal MLPs")
-        fields |= {"type": cls.__name__, "members": len(members)}
-        device = next(members[0].parameters()).device
-        batched = cls.from_spec(fields, device="meta").to_empty(device=device)
-        for index, net in enumerate(members):
-            torch._foreach_copy_(batched._tensors(index), net._tensors())
-        return batched.train(members[0].training)
 
     def extra_repr(self) -> str:
         return f"members={self.members}, {super().extra_repr()}"

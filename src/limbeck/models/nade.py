@@ -2,32 +2,24 @@ r"""NADE, the neural autoregressive distribution estimator: a tractable density 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from limbeck.arguments import Count, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, NotDifferentiableError, shown
+from limbeck.arrays import as_numbers
+from limbeck.errors import ArgumentError, shown
 from limbeck.models.autoregressive import Autoregressive, Order
 from limbeck.models.checks import Device, Generator
-from limbeck.models.kernels import nade_op
+from limbeck.models.kernels import nade_native, nade_op
 from limbeck.models.rbm import RBM
-from limbeck.storage.files import strip_prefix
 from limbeck.supports import Binary, Discrete
 
 Centre = np.ndarray | Tensor | list[float] | None
 SMALL = 0.01  # the deviation of the weights of hidden units that are added to an RBM's
-
-
-class Weights(Protocol):
-    r"""Weights of an RBM: W (I, J), a (I,) and b (J,)."""
-
-    W: Tensor
-    a: Tensor
-    b: Tensor
 
 
 class NADE(Autoregressive):
@@ -58,7 +50,10 @@ class NADE(Autoregressive):
     torch.Size([3])
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {"hidden": int, "centre": list[float] | None}
+    fields: ClassVar[Mapping[str, Any]] = {
+        **Autoregressive.fields, "hidden": int, "centre": list[float] | None,
+    }  # fmt: skip
+    optional: ClassVar[Sequence[str]] = ("centre",)
     mean: Tensor | None
 
     @checked_arguments
@@ -80,7 +75,7 @@ class NADE(Autoregressive):
     @classmethod
     @checked_arguments
     def from_rbm(
-        cls, rbm: UserObject[Weights], hidden: Count | None = None, order: UserObject[Order] = None,
+        cls, rbm: UserObject[RBM], hidden: Count | None = None, order: UserObject[Order] = None,
         generator: Generator = None, centre: UserObject[Centre | str] = "auto",
     ) -> Self:  # fmt: skip
         r"""A NADE that starts at the weights of an RBM: w = u = W, b = a and c = b + m W.
@@ -135,24 +130,16 @@ class NADE(Autoregressive):
 
     def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         w, c, u, b = (parameter.detach() for parameter in self.parts)
-        kernels = None if self._states else nade_op.sampling_kernels(uniforms, w)
-        if kernels is not None:
-            return kernels.sample(uniforms, w, c, u, b, self.mean)
+        if not self._states:
+            native = nade_native if nade_op.use_native(uniforms, w) else None
+            if (kernels := nade_op.gpu_kernels(uniforms) or native) is not None:
+                return kernels.sample(uniforms, w, c, u, b, self.mean)
         mean = torch.zeros_like(b) if self.mean is None else self.mean
         return self._draw_run(uniforms, c.repeat(len(uniforms), 1), w, u, b, mean)
 
-    def score(self, x: Tensor) -> Tensor:
-        r"""∂log p(x)/∂x, (n, *shape), as if x were continuous."""
-        if self._states:
-            message = "states have no derivatives; expected a NADE over two states"
-            raise NotDifferentiableError(f"score: {message}")
-        self._codes(x, True)
-        value, pull = torch.func.vjp(lambda x: self.log_prob(x, check=False), x)[:2]
-        return pull(torch.ones_like(value))[0]
-
-    @staticmethod
-    def _least_size(fields: Mapping[str, Any], states: int) -> int:
-        return 2 * fields["inputs"] * states * fields["hidden"]
+    @classmethod
+    def _least_size(cls, fields: Mapping[str, Any]) -> int:
+        return 2 * cls._width(fields) * fields["hidden"]
 
     def spec(self) -> dict[str, Any]:
         if self.mean is None:
@@ -161,8 +148,7 @@ class NADE(Autoregressive):
         return super().spec() | {"centre": centre.flatten().tolist()}
 
     def extra_repr(self) -> str:
-        centred = "" if self.mean is None else ", centred"
-        return f"{self.inputs}, {self.hidden}, support={self.support!r}{centred}"
+        return super().extra_repr() + ("" if self.mean is None else ", centred")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -175,10 +161,7 @@ class NADE(Autoregressive):
         expected = f"means from {low:g} to {high:g} of shape {' or '.join(map(str, shapes))}"
         if self.support.count > 2:
             raise ArgumentError("centre", f"means for {self.support!r}", "None for q > 2 states")
-        try:
-            means = torch.as_tensor(centre, dtype=self.b.dtype, device=self.b.device).detach()
-        except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("centre", f"a {type(centre).__name__}", expected) from None
+        means = as_numbers(centre, "centre").to(self.b)
         if means.shape not in shapes:
             raise ArgumentError("centre", f"shape {tuple(means.shape)}", expected)
         outside = ~((means >= low) & (means <= high))
@@ -187,14 +170,9 @@ class NADE(Autoregressive):
             raise ArgumentError("centre", received, expected)
         return self.support.encode(means.flatten()[self.order])
 
-    def make_room(self, state: dict[str, Tensor]) -> None:
-        r"""Add a buffer for the centre if the state has one."""
-        if self.mean is None and "mean" in state:
+    def make_room(self, tensors: dict[str, Tensor]) -> None:
+        if self.mean is None and "mean" in tensors:
             self.mean = torch.zeros_like(self.b.detach())
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self.make_room(strip_prefix(prefix, state))
-        super()._load_from_state_dict(state, prefix, *rest)
 
 
 # chains for an RBM's means, sweeps before the first record, records, sweeps between records

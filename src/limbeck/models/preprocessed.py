@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,18 +14,17 @@ from limbeck import outputs as forms
 from limbeck.arguments import Choice, UserObject, checked_arguments, integer
 from limbeck.arrays import X, as_numbers
 from limbeck.errors import ArgumentError, shown
-from limbeck.models.checks import Sizes, check_size, spec_fields
+from limbeck.models.checks import Inner, Sizes, Specified
 from limbeck.models.mlp import OUTPUT_FORMS
-from limbeck.storage.files import strip_prefix
-from limbeck.training.result import spec_of
 
+SHAPES = ("inputs", "outputs", "origin")  # fields of a spec
 FARTHEST = 20.0  # the most deviations that a scaled row is away from the mean
 
 Numbers = Tensor | np.ndarray | Sequence[float] | float | None
 Buffers = dict[str, Tensor | None]
 
 
-class Preprocessed(nn.Module):
+class Preprocessed(Specified):
     r"""A network with fixed linear transformations of its inputs and outputs.
 
     x becomes (x − shift) · scale, the network's y becomes y · out_scale + out_shift. The numbers
@@ -50,6 +49,11 @@ class Preprocessed(nn.Module):
     torch.Size([1, 1])
     """
 
+    fields: ClassVar[Mapping[str, Any]] = {
+        "network": Inner, "encoder": Inner | None, "output_form": str | None,
+        **dict.fromkeys(SHAPES, Sizes | None),
+    }  # fmt: skip
+    optional: ClassVar[Sequence[str]] = ("origin",)
     shift: Tensor | None
     scale: Tensor | None
     out_shift: Tensor | None
@@ -142,47 +146,24 @@ class Preprocessed(nn.Module):
         return forms.log_probabilities(self(x), self.output_form or "values")
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the tensors, for JSON; modules must be models of limbeck."""
-        fields: dict[str, Any] = {"type": type(self).__name__}
-        for name in ("network", "encoder"):
-            module = getattr(self, name)
-            fields[name] = None if module is None else spec_of(module)
-            if fields[name] is None and module is not None:
-                expected = "one of limbeck's own models"
-                raise ArgumentError(name, f"a {type(module).__name__}", expected)
-        for name, tensor in {"inputs": self.shift, "outputs": self.out_shift}.items():
-            fields[name] = None if tensor is None else list(tensor.shape)
-        fields["output_form"] = self.output_form
-        return fields if self.origin is None else {**fields, "origin": list(self.origin.shape)}
+        tensors = {"inputs": self.shift, "outputs": self.out_shift, "origin": self.origin}
+        shapes = {name: None if t is None else list(t.shape) for name, t in tensors.items()}
+        return super().spec() | shapes
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any]) -> int:
+        shapes = {name: fields.get(name) or () for name in SHAPES}
+        for name, shape in shapes.items():
+            for size in shape:
+                integer(f"spec.{name}", size, "sizes from 0", least=0)
+        return sum(map(math.prod, shapes.values()))
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
-        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models import from_spec
-
-        shapes = dict.fromkeys(("inputs", "outputs", "origin"), Sizes | None)
-        kinds = {"network": Any, "encoder": Any, "output_form": str | None, **shapes}
-        fields = spec_fields(cls, spec, kinds, optional=("origin",))
-        tensors: Buffers = {}
-        for name in shapes:
-            shape = fields.get(name)
-            for size in shape or ():
-                integer(f"spec.{name}", size, "sizes from 0", least=0)
-            check_size(0 if shape is None else math.prod(shape), most)
-            tensors[name] = None if shape is None else torch.zeros(shape)
-        encoder = None if fields["encoder"] is None else from_spec(fields["encoder"], most)
-        network, form = from_spec(fields["network"], most), fields["output_form"]
-        inputs, outputs, origin = tensors.values()
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        shapes = [fields.get(name) for name in SHAPES]
+        inputs, outputs, origin = (None if s is None else torch.zeros(s) for s in shapes)
+        network, encoder, form = (fields[name] for name in ("network", "encoder", "output_form"))
         return cls(network, inputs, inputs, outputs, outputs, encoder, form, origin)
-
-    def make_room(self, tensors: dict[str, Tensor]) -> None:
-        r"""Check the tensors of the parts that have such checks, before they are loaded."""
-        for name in ("network", "encoder"):
-            if callable(make_room := getattr(getattr(self, name), "make_room", None)):
-                make_room(strip_prefix(f"{name}.", tensors))
-
-    def extra_repr(self) -> str:
-        return f"output_form={self.output_form!r}"
 
 
 def _pair(network: nn.Module, shift: Numbers, scale: Numbers, prefix: str = "") -> Buffers:

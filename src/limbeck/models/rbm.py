@@ -23,7 +23,7 @@ from limbeck.supports import Binary
 from limbeck.training.result import History
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
-Beta = float | Tensor  # a tensor of no dimensions
+Beta = Tensor | arg.Fraction  # a tensor of no dimensions, as it is: reading it waits for a GPU
 
 
 def softplus(z: Tensor) -> Tensor:
@@ -141,11 +141,6 @@ class RBM(nn.Module):
 
     forward = log_unnormalized
 
-    def log_unnormalized_hidden(self, h: Tensor) -> Tensor:
-        r"""log p̃(h), (n,), of hidden states (n, J), with the same Z."""
-        h = self._units(h, self.hidden, "h")
-        return h @ self.b + softplus(h @ self.W.T + self.a).sum(-1) + self.constant
-
     def log_likelihood(
         self, x: arg.UserObject[Numbers], z: arg.UserObject[Any] = None
     ) -> LogLikelihood:
@@ -165,10 +160,6 @@ class RBM(nn.Module):
             z = exact_rbm_log_z(self)
         return log_likelihood(self, x, z)
 
-    def score(self, x: Tensor) -> Tensor:
-        r"""∂log p̃(x)/∂x, (n, I)."""
-        return self.a + self.hidden_probabilities(x) @ self.W.T
-
     def hidden_probabilities(self, x: Tensor) -> Tensor:
         r"""p(h_j = 1 | x), (n, J)."""
         return torch.sigmoid(self._units(x, self.visible, "x") @ self.W + self.b)
@@ -176,17 +167,6 @@ class RBM(nn.Module):
     def visible_probabilities(self, h: Tensor) -> Tensor:
         r"""p(x_i = 1 | h), (n, I)."""
         return torch.sigmoid(self._units(h, self.hidden, "h") @ self.W.T + self.a)
-
-    def pseudo_log_likelihood(self, x: Tensor) -> Tensor:
-        r"""Σ_i log p(x_i | all other x), (n,), of x (n, I): it needs no log Z."""
-        x = self._units(x, self.visible, "x")
-        activation, total = x @ self.W + self.b, x.new_zeros(len(x))
-        before = softplus(activation).sum(1)
-        for bit, bias, weights in zip(x.T, self.a, self.W, strict=True):
-            flip = 1 - 2 * bit
-            after = softplus(activation + flip[:, None] * weights).sum(1)
-            total = total - softplus(flip * bias + after - before)
-        return total
 
     @torch.no_grad()
     @arg.checked_arguments
@@ -260,25 +240,25 @@ class RBMPath:
         return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
 
     @torch.no_grad()
+    @arg.checked_arguments
     def log_unnormalized(self, x: Tensor, beta: Beta) -> Tensor:
         r"""log p̃_β(x), (n,), in float64."""
-        beta = _check_beta("beta", beta)
         x = x.to(self.W.dtype)
         scaled = torch.addmm(self.b, x, self.W).mul_(beta)
         hidden = softplus(scaled).sum(1, dtype=torch.float64)
-        return hidden + (x @ self._visible_biases(beta)).double() + self.constant
+        return hidden + (x @ self.base.lerp(self.a, beta)).double() + self.constant
 
     @torch.no_grad()
+    @arg.checked_arguments
     def advance(
         self, x: Tensor, beta: Beta, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
-        beta = _check_beta("beta", beta)
         scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
         return self._resample(scaled, beta, generator).to(x.dtype)
 
     @torch.no_grad()
+    @arg.checked_arguments
     def climb(self, x: Tensor, before: Beta, after: Beta, generator: Generator = None) -> Pair:
-        before, after = _check_beta("before", before), _check_beta("after", after)
         bits = x.to(self.W.dtype)
         activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
         scaled = activation * after
@@ -287,18 +267,11 @@ class RBMPath:
         gain = hidden.sum(1, dtype=torch.float64) + visible
         return gain, self._resample(scaled, after, generator).to(x.dtype)
 
-    def _visible_biases(self, beta: Beta) -> Tensor:
-        if isinstance(beta, Tensor):
-            return torch.addcmul(self.base, self.difference, beta)
-        return torch.add(self.base, self.difference, alpha=beta)
-
     def _resample(self, scaled: Tensor, beta: Beta, generator: Generator) -> Tensor:
         r"""x from h from β(b + xW), which is overwritten."""
         bits = Bits(2, scaled.device, generator)
-        h, biases = bits(scaled), self._visible_biases(beta)
-        if isinstance(beta, Tensor):
-            return bits(torch.addmm(biases, h.mul_(beta), self.W.T))
-        return bits(torch.addmm(biases, h, self.W.T, alpha=beta))
+        h = bits(scaled).mul_(beta)
+        return bits(torch.addmm(self.base.lerp(self.a, beta), h, self.W.T))
 
 
 @arg.checked_arguments
@@ -320,9 +293,3 @@ def binary_rows(data: Numbers, argument: str = "data") -> Tensor:
         received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
         raise ArgumentError(argument, received, "zeros and ones: binarise first, as (x > 0.5) does")
     return bits
-
-
-def _check_beta(argument: str, beta: Beta) -> Beta:
-    if isinstance(beta, Tensor):  # to read its value would wait for a GPU
-        return beta
-    return arg.Number(0, 1)(argument, beta)

@@ -1,9 +1,11 @@
-r"""Files of RBMs: their weights by any of the names that are in use."""
+r"""Files of RBMs: their weights by any of the names that are in use, also as MATLAB wrote them."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from torch import Tensor
 
 from limbeck import numpy_files
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
-from limbeck.models.mat_file import read_mat
 from limbeck.storage import files
 
 FORMAT = "limbeck-rbm-1"
@@ -73,6 +74,119 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# Real matrices of numbers in MATLAB's files of level 5 (versions 5 to 7), bounds-checked. SciPy's
+# reader ends the interpreter at some damaged files, so this one reads what RBMs need and refuses
+# all else. Whatever is wrong with a file is a ValueError of one line.
+
+# the types of elements, as of MATLAB's description of the format
+NUMBERS = {
+    1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
+}  # fmt: skip
+MATRIX, COMPRESSED = 14, 15
+# the classes of arrays, of which these hold numbers
+CLASSES = {
+    6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
+}  # fmt: skip
+OTHERS = ("empty", "cells", "a structure", "an object", "text", "a sparse matrix")
+HEADER = 512  # bytes of a compressed array that are enough for its name
+
+
+def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
+    r"""The arrays of these names; all others of the file as None."""
+    content = memoryview(path.read_bytes())
+    if bytes(content[:10]).startswith((b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3")):
+        raise ValueError("MATLAB's format 7.3; an older one is needed: save(name, '-v7', …)")
+    order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
+    version = int(np.frombuffer(content[124:126], f"{order}u2")[0]) if order else 0
+    if order is None or version != 0x0100:
+        raise ValueError("no MATLAB file of the versions 5 to 7")
+    arrays: dict[str, Any] = {}
+    for matrix in _matrices(content[128:], order, path, names):
+        name, parts = _name(matrix, order)
+        if name in arrays:
+            raise ValueError(f"{name} is in it twice")
+        arrays[name] = _array(parts, order, name) if name in names else None
+    return arrays
+
+
+def _matrices(
+    content: memoryview, order: str, path: Path, names: Collection[str]
+) -> Iterator[memoryview]:
+    while len(content):
+        kind, inner, content = _element(content, order)
+        if kind == COMPRESSED:
+            # only a wanted one is expanded; the others say their names at the start
+            start = memoryview(_expanded(inner, HEADER, complete=False))
+            if _name(start[8:], order)[0] not in names:
+                yield start[8:]
+                continue
+            size = 8 + int(np.frombuffer(start[4:8], f"{order}u4")[0])
+            numpy_files.check_expansion(size, path)
+            kind, inner, _ = _element(memoryview(_expanded(inner, size, complete=True)), order)
+        if kind != MATRIX:
+            raise ValueError(f"an element of the type {kind}, where an array was expected")
+        yield inner
+
+
+def _expanded(content: memoryview, size: int, complete: bool) -> bytes:
+    r"""Up to `size` bytes of compressed content, or with `complete` all, with its checksum."""
+    stream = zlib.decompressobj()
+    try:
+        start = stream.decompress(content, size)
+        more = stream.decompress(stream.unconsumed_tail, 1) if complete else b""
+    except zlib.error as error:
+        raise ValueError(f"damaged compressed data ({error})") from None
+    if complete and (more or len(start) < size or not stream.eof):
+        raise ValueError("compressed data that are longer or shorter than they say")
+    return start
+
+
+def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryview]:
+    r"""The type and the content of the first element, and what follows it."""
+    if len(content) < 8:
+        raise ValueError("it ends within an element")
+    kind, size = (int(n) for n in np.frombuffer(content[:8], f"{order}u4"))
+    if kind >> 16:  # up to four bytes are in the tag itself
+        kind, size, start, end = kind & 0xFFFF, kind >> 16, 4, 8
+        if size > 4:
+            raise ValueError(f"an element of {size} bytes in the place of 4")
+    else:
+        start, end = 8, 8 + size
+        end += 0 if kind == COMPRESSED else -end % 8  # elements start at multiples of 8 bytes
+    if start + size > len(content):
+        left = len(content) - start
+        raise ValueError(f"an element of {size:,} bytes, of which {left:,} are left")
+    return kind, content[start : start + size], content[end:]
+
+
+def _name(matrix: memoryview, order: str) -> tuple[str, tuple[memoryview, memoryview, memoryview]]:
+    r"""An array's name; its flags, its dimensions and what follows the name."""
+    first, flags, rest = _element(matrix, order)
+    second, sizes, rest = _element(rest, order)
+    third, name, rest = _element(rest, order)
+    if (first, len(flags), second, third) != (6, 8, 5, 1):
+        raise ValueError("an array without flags, dimensions and name")
+    return bytes(name).decode("latin-1"), (flags, sizes, rest)
+
+
+def _array(parts: tuple[memoryview, memoryview, memoryview], order: str, name: str) -> Any:
+    flags = int(np.frombuffer(parts[0], f"{order}u4")[0])
+    kind = flags & 0xFF
+    if kind not in CLASSES or flags & 0x0800:
+        what = "complex" if kind in CLASSES else (*OTHERS, "unknown")[min(kind, len(OTHERS))]
+        raise ValueError(f"{name} is {what}; a full matrix of real numbers is needed")
+    if len(parts[1]) % 4 or not 8 <= len(parts[1]) <= 128:
+        raise ValueError(f"{name} has dimensions of {len(parts[1])} bytes")
+    shape = tuple(int(size) for size in np.frombuffer(parts[1], f"{order}i4"))
+    stored, values, _ = _element(parts[2], order)
+    if stored not in NUMBERS:
+        raise ValueError(f"{name} has values of the type {stored}")
+    dtype = np.dtype(order + NUMBERS[stored])  # the smallest that holds them, perhaps
+    if min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values):
+        raise ValueError(f"{name} of the shape {shape} has {len(values):,} bytes")
+    return np.frombuffer(values, dtype).reshape(shape, order="F").astype(CLASSES[kind])
 
 
 READERS: Any = {

@@ -55,7 +55,15 @@ def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iter
             for row, z in zip(total, high_z, strict=True):
                 row += softplus(z + low_z).sum(1)
         else:
-            _add_products(total, _subsets(high_z), table, ceilings)
+            product, factor, so_far = torch.ones_like(total), torch.empty_like(total), 0.0
+            for left, right, ceiling in zip(_subsets(high_z), table, ceilings, strict=True):
+                if so_far + ceiling > LARGEST:
+                    total += product.log_()
+                    product.fill_(1.0)
+                    so_far = 0.0
+                product *= torch.mm(left, right, out=factor)
+                so_far += ceiling
+            total += product.log_()
         yield total.flatten().logsumexp(0) + rbm.constant
 
 
@@ -80,15 +88,3 @@ def _ceilings(other: Tensor, high: Tensor, low_z: Tensor) -> tuple[list[float], 
     largest = sums.reshape(4, -1, TOGETHER).sum(2).amax().item()
     ceilings = softplus(above[0] + above[1]).reshape(-1, TOGETHER).sum(1).tolist()
     return ceilings, max(largest, *ceilings) > LARGEST
-
-
-def _add_products(total: Tensor, high: Tensor, low: Tensor, ceilings: list[float]) -> None:
-    product, factor, so_far = torch.ones_like(total), torch.empty_like(total), 0.0
-    for left, right, ceiling in zip(high.unbind(), low.unbind(), ceilings, strict=True):
-        if so_far + ceiling > LARGEST:
-            total += product.log_()
-            product.fill_(1.0)
-            so_far = 0.0
-        product *= torch.mm(left, right, out=factor)
-        so_far += ceiling
-    total += product.log_()

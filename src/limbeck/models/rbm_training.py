@@ -91,9 +91,8 @@ class Centred:
     is one in W, a and b, whatever the optimizer makes of the gradient.
     """
 
-    def __init__(self, rbm: RBM, mean: Tensor, centre: bool) -> None:
-        self.rbm, self.centre = rbm, centre
-        self.x = mean if centre else torch.zeros_like(mean)
+    def __init__(self, rbm: RBM, mean: Tensor) -> None:
+        self.rbm, self.x = rbm, mean
         self.h = torch.zeros_like(rbm.b)  # ⟨h⟩, as a moving average
         self.steps = 0
 
@@ -102,8 +101,7 @@ class Centred:
         rbm = self.rbm
         h, model_h = (torch.addmm(rbm.b, x, rbm.W).sigmoid_() for x in (data, model))
         means = h.mean(0)
-        if self.centre:
-            self.h.lerp_(means, 0.05 if self.steps else 1.0)
+        self.h.lerp_(means, 0.05 if self.steps else 1.0)
         self.steps += 1
         W = (data - self.x).T @ (h - self.h)
         W.addmm_((model - self.x).T, model_h - self.h, beta=1 / len(data), alpha=-1 / len(model))
@@ -113,10 +111,9 @@ class Centred:
         r"""A step of the optimizer, by which the biases of centred units change, on W, a and b."""
         rbm, before = self.rbm, self.rbm.W.clone()
         optimizer.step()
-        if self.centre:
-            change = before.sub_(rbm.W)
-            rbm.a.add_(change @ self.h)
-            rbm.b.add_(self.x @ change)
+        change = before.sub_(rbm.W)
+        rbm.a.add_(change @ self.h)
+        rbm.b.add_(self.x @ change)
 
 
 class LogZ(NamedTuple):
@@ -178,13 +175,8 @@ class Watch:
             z = LogZ(exact_rbm_log_z(rbm), 0.0)
         else:
             z = annealed_log_z(rbm, x, self.base, self.generator)
-        few = self.data[: max(16, 2**19 // rbm.W.numel())]
-        entry = {
-            "step": step, "lr": rate, "log_likelihood": self._mean(self.data) - z.value,
-            "std_error": z.std_error,
-            "pseudo_likelihood": float(rbm.pseudo_log_likelihood(few).mean()),
-        }  # fmt: skip
-        value = judged = entry["log_likelihood"]
+        value = judged = self._mean(self.data) - z.value
+        entry = {"step": step, "lr": rate, "log_likelihood": value, "std_error": z.std_error}
         if self.held_out is not None:
             entry["held_out"] = judged = self._mean(self.held_out) - z.value
         if not math.isnan(swap_rate):
@@ -218,7 +210,7 @@ class Watch:
 def train_rbm(
     data: arg.UserObject[Numbers], hidden: arg.Count, *, epochs: arg.Count | None = None,
     seconds: arg.Positive | None = None, batch_size: arg.Count = 100, lr: arg.Positive = 0.05,
-    momentum: arg.Remainder = 0.5, weight_decay: arg.FromZero = 1e-4, centre: arg.Flag = True,
+    momentum: arg.Remainder = 0.5, weight_decay: arg.FromZero = 1e-4,
     sweeps: arg.Count = 1, persistent: arg.Flag = True, chains: arg.Count | None = None,
     temperatures: arg.Count | None = None,
     held_out: arg.UserObject[Numbers | None] = None, patience: arg.Count = 5,
@@ -229,9 +221,8 @@ def train_rbm(
     The model's statistics are from persistent chains at several temperatures that exchange their
     states, and steps are Adam's. `rbm.history` has the evaluations: "step", "lr",
     "log_likelihood" (of up to 1,000 rows of the data) with the "std_error" of its log Z (0 where
-    the smaller side has at most 18 units, so that the sum is exact), "pseudo_likelihood",
-    "held_out", "swap_rate". `rbm.stop_reason` says why it stopped. The best parameters that were
-    evaluated are returned.
+    the smaller side has at most 18 units, so that the sum is exact), "held_out", "swap_rate".
+    `rbm.stop_reason` says why it stopped. The best parameters that were evaluated are returned.
 
     If the likelihood falls far below what it was, training continues from the best parameters at a
     quarter of the learning rate, with a warning; and if it never exceeds that of independent bits,
@@ -247,7 +238,6 @@ def train_rbm(
         lr: The first learning rate. Default: 0.05.
         momentum: The weight of earlier gradients. Default: 0.5.
         weight_decay: The fraction of W that is subtracted from its gradient. Default: 1e-4.
-        centre: Whether gradients are those of centred units. Default: True.
         sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
         persistent: Whether chains continue from step to step; if not, they start at the batch
             (contrastive divergence). Default: True.
@@ -290,7 +280,7 @@ def train_rbm(
     rbm.b.zero_()
     parameters = (rbm.W, rbm.a, rbm.b)
     watch = Watch(rbm, bits, held_out, base, generator)
-    centred = Centred(rbm, bits.mean(0, dtype=torch.float32), centre)
+    centred = Centred(rbm, bits.mean(0, dtype=torch.float32))
 
     def new_adam() -> torch.optim.Adam:
         return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
@@ -298,13 +288,10 @@ def train_rbm(
     adam, model, at_chains = new_adam(), None, None
     rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
     stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
-
-    def fraction_done() -> float:
-        passed = 0.0 if seconds is None else (time.monotonic() - began) / seconds
-        return max(step / steps, passed)
+    limit = math.inf if seconds is None else seconds
 
     for part in tracked(range(PARTS), "training", progress):
-        while (done := fraction_done()) < (part + 1) / PARTS:
+        while (done := max(step / steps, (time.monotonic() - began) / limit)) < (part + 1) / PARTS:
             if not order:
                 rows = torch.randperm(n, generator=generator, device=place)
                 order = list(rows.split(batch_size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from limbeck.arguments import Count, UserObject, checked_arguments
 from limbeck.arrays import random
 from limbeck.errors import ArgumentError, shown
-from limbeck.models import checks
-from limbeck.models.checks import Generator
+from limbeck.models.checks import Generator, Inner, Specified
 from limbeck.samplers.chains import float_tensor
 from limbeck.supports import Discrete, Support
-from limbeck.training.result import spec_of
 
 SYMMETRIES = ("spin flip", "translations")
 MOST_ELEMENTS = 4096  # of a group
@@ -71,7 +69,7 @@ class Group:
                 raise ArgumentError("symmetry", received, "symmetries that the target has")
 
 
-class Symmetrized(nn.Module):
+class Symmetrized(Specified):
     r"""q̄(x), the mean of q(g x) over the elements g of a group: symmetric by construction.
 
     If the target has the symmetries, q̄ is at least as close to it as q, in either direction of the
@@ -91,6 +89,7 @@ class Symmetrized(nn.Module):
     """
 
     output_form = "log_density"
+    fields: ClassVar[Mapping[str, Any]] = {"symmetry": tuple[str, ...], "model": Inner}
 
     @checked_arguments
     def __init__(self, model: nn.Module, symmetry: UserObject[Symmetry]) -> None:
@@ -102,6 +101,7 @@ class Symmetrized(nn.Module):
             raise ArgumentError("model", f"a {type(model).__name__}", expected)
         self.model, self.support = model, support
         self.group = Group(symmetry, support)
+        self.symmetry = self.group.names
 
     def log_prob(self, x: Tensor) -> Tensor:
         r"""log q̄(x), (n,), of events x (n, *shape)."""
@@ -124,21 +124,3 @@ class Symmetrized(nn.Module):
             chosen = (elements == number).view(-1, *[1] * (x.dim() - 1))
             x = torch.where(chosen, image, x)
         return x
-
-    def spec(self) -> dict[str, Any]:
-        r"""The settings without the weights, for JSON."""
-        if (inner := spec_of(self.model)) is None:
-            raise ArgumentError("model", f"a {type(self.model).__name__}", "one of limbeck's own")
-        return {"type": "Symmetrized", "symmetry": self.group.names, "model": inner}
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
-        r"""A model of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models import from_spec
-
-        kinds = {"symmetry": tuple[str, ...], "model": dict[str, Any]}
-        fields = checks.spec_fields(cls, spec, kinds)
-        return cls(from_spec(fields["model"], most), fields["symmetry"])
-
-    def extra_repr(self) -> str:
-        return f"symmetry={', '.join(self.group.names)}"

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError, shown
@@ -112,12 +113,9 @@ class TableEncoder(Specified):
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings = nn.ModuleList()
         for c, size in embedded:
-            layer = nn.utils.skip_init(nn.Embedding, c.size + 2, size)
             drawn = torch.randn(c.size, size, generator=generator, device=generator.device)
-            with torch.no_grad():
-                layer.weight[: c.size] = drawn.to(layer.weight) * size**-0.5
-                layer.weight[c.size :] = 0
-            self.embeddings.append(layer)
+            weights = F.pad(drawn * size**-0.5, (0, 0, 0, 2)).to(torch.get_default_device())
+            self.embeddings.append(nn.Embedding.from_pretrained(weights, freeze=False))
         place = [int(number.key) for number in self.numbers] if columns else []
         self.register_buffer("place", torch.tensor(place, dtype=torch.int64), persistent=False)
         features = len(self.numbers) + len(between) + len(self.masks) + len(slots)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import dtype_name
 from limbeck.errors import ArgumentError, shown
-from limbeck.models.checks import DtypeName, check_size, spec_fields
-from limbeck.storage.files import strip_prefix
+from limbeck.models.checks import DtypeName, Specified
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
@@ -34,7 +32,7 @@ class TreeArrays(NamedTuple):
     weight: np.ndarray  # the total weight of the rows at a node
 
 
-class Trees(nn.Module):
+class Trees(Specified):
     r"""The sum of trees over inputs (n, D) and a constant, as outputs (n, K).
 
     A call moves all rows down all trees, level by level. Inputs are compared as 32-bit numbers, NaN
@@ -52,6 +50,9 @@ class Trees(nn.Module):
         dtype: The outputs' floating-point type. Default: float32.
     """
 
+    fields: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(SIZES, int), "kind": str, "missing": bool, "dtype": DtypeName,
+    }  # fmt: skip
     feature: Tensor
     threshold: Tensor
     left: Tensor
@@ -181,25 +182,21 @@ class Trees(nn.Module):
         return "\n".join(lines)
 
     def spec(self) -> dict[str, Any]:
-        r"""All but the tensors, for JSON."""
         sizes = (self.inputs, self.value.shape[1], len(self), len(self.left), self.depth)
-        values = (type(self).__name__, *sizes, self.kind, self.missing, dtype_name(self.value))
-        return dict(zip(("type", *SIZES, "kind", "missing", "dtype"), values, strict=True))
+        return super().spec() | dict(zip(SIZES, sizes, strict=True))
+
+    @staticmethod
+    def _least_size(fields: Mapping[str, Any]) -> int:
+        return max(0, fields["nodes"]) * (4 + max(0, fields["outputs"])) + fields["trees"]
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
-        r"""Trees of the same sizes, to be filled by `load_state_dict`, of at most so many numbers.
-
-        The depth is computed from the loaded tensors, whatever the spec says.
-        """
-        kinds = {**dict.fromkeys(SIZES, int), "kind": str, "missing": bool, "dtype": DtypeName}
-        fields = spec_fields(cls, spec, kinds)
+    def _make(cls, fields: dict[str, Any]) -> Self:
+        # the depth is computed from the loaded tensors, whatever the spec says
         inputs, outputs, count, nodes, _ = (fields.pop(name) for name in SIZES)
         inner, odd = divmod(nodes - count, 2)  # each of them has two children
         if outputs < 1 or count < 1 or inner < 0 or odd:
             received = f"{count} trees of {nodes} nodes and {outputs} outputs"
             raise ArgumentError("spec", received, "a tree or more of an odd number of nodes each")
-        check_size(nodes * (4 + outputs) + count, most)
         parts = []
         for size in [2 * inner + 1] + [1] * (count - 1):
             left = np.where(np.arange(size) < size // 2, 2 * np.arange(size) + 1, -1)
@@ -209,7 +206,6 @@ class Trees(nn.Module):
         return cls(parts, inputs, **fields)
 
     def make_room(self, tensors: dict[str, Tensor]) -> None:
-        r"""Check the tensors of saved trees, before they are loaded, and take their depth."""
         names = ("left", "roots", "feature")
         if not all(n in tensors and tensors[n].shape == getattr(self, n).shape for n in names):
             return  # loading them says so
@@ -220,10 +216,6 @@ class Trees(nn.Module):
             received = f"columns from {feature.min()} to {feature.max()}"
             raise ArgumentError("feature", received, f"columns from 0 to {2 * self.inputs - 1}")
         self.depth = _depth(left, roots, "left")
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self.make_room(strip_prefix(prefix, state))
-        super()._load_from_state_dict(state, prefix, *rest)
 
     def extra_repr(self) -> str:
         return f"{len(self)} trees, {self.leaves} leaves, depth={self.depth}, kind={self.kind!r}"

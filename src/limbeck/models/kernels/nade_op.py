@@ -166,27 +166,6 @@ def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]
             yield k, slice(r, r + rows), slice(i, i + run)
 
 
-def sampling_kernels(uniforms: Tensor, w: Tensor) -> ModuleType | None:
-    r"""The kernels that sample a NADE over two states, if there are any."""
-    return gpu_kernels(uniforms) or (nade_native if use_native(uniforms, w) else None)
-
-
-class _Function(torch.autograd.Function):
-    r"""A function that runs one by one under vmap."""
-
-    traceable = True  # the compiler is kept out by `logits` and `run_logits`
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-        results = []
-        for number in range(info.batch_size):
-            pairs = zip(arguments, in_dims, strict=True)
-            results.append(cls.apply(*(a if d is None else a.select(d, number) for a, d in pairs)))
-        if isinstance(results[0], Tensor):
-            return torch.stack(results), 0
-        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
-
-
 def _operator(
     name: str, value: Callable[..., Tensor], pull: Callable[..., Four],
     formula: Callable[..., Tensor], second: int | None,
@@ -197,75 +176,81 @@ def _operator(
     the axis `second` of the second tensor, and the last two have none.
     """
     names = "Tensor x, Tensor one, Tensor two, Tensor three, int size"
-    kernel = _define(f"{name}_logits", f"({names}) -> Tensor", value, lambda x, *_: empty(x))
-    pull_kernel = _define(
+    value = _define(f"{name}_logits", f"({names}) -> Tensor", value, lambda x, *_: empty(x))
+    pull = _define(
         f"{name}_pull", f"(Tensor d, {names}, bool wants_x) -> (Tensor, Tensor, Tensor, Tensor)",
         pull, lambda d, x, *rest: (empty(x) if rest[-1] else x.new_empty(0), *map(empty, rest[:3])),
     )  # fmt: skip
     axes = (0, second, None, None)
 
-    def pull_back(size: int, d: Tensor, *tensors: Tensor) -> Any:
-        return torch.func.vjp(lambda *each: formula(*each, size), *tensors)[1](d)
+    def logits(size: int, *tensors: Tensor) -> tuple[Tensor]:
+        return (formula(*tensors, size),)
 
-    class Logits(_Function):
+    def gradients(size: int, d: Tensor, *tensors: Tensor) -> Any:
+        return torch.func.vjp(functools.partial(logits, size), *tensors)[1]((d,))
+
+    return _function(value, logits, axes, (0,), _function(pull, gradients, (0, *axes), axes))
+
+
+def _function(
+    kernel: Callable[..., Any], formula: Callable[..., Any], axes: Sequence[int | None],
+    results: Sequence[int | None], pull: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    r"""A kernel that autograd differentiates, by the formula where there is no operator `pull`.
+
+    The arguments of `pull` end with whether the gradient of the first tensor is wanted.
+    """
+    count = len(axes)
+
+    class Function(torch.autograd.Function):
+        traceable = True  # the compiler is kept out by `logits` and `run_logits`
         forward = staticmethod(kernel)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            *tensors, ctx.size = inputs
-            ctx.save_for_backward(*tensors)
-            ctx.save_for_forward(*tensors)
-
-        @staticmethod
-        def backward(ctx: Any, d: Tensor) -> tuple[Any, ...]:
-            needs = ctx.needs_input_grad
-            gradients = Pull.apply(d, *ctx.saved_tensors, ctx.size, needs[0])
-            return *(g if need else None for g, need in zip(gradients, needs, strict=False)), None
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Tensor:
-            v = _filled(tangents[:4], ctx.saved_tensors)
-
-            def along(*both: Tensor) -> tuple[Tensor]:
-                return (_tangent(lambda *each: formula(*each, ctx.size), both[:4], both[4:]),)
-
-            return _by_rows(along, (*ctx.saved_tensors, *v), axes * 2, (0,))[0]
-
-    class Pull(_Function):
-        forward = staticmethod(pull_kernel)
-
-        @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            *tensors, ctx.size, ctx.wants_x = inputs
-            ctx.save_for_backward(*tensors)
-            ctx.save_for_forward(*tensors)
-            ctx.set_materialize_grads(False)
-            if not ctx.wants_x:
+            ctx.save_for_backward(*inputs[:count])
+            ctx.save_for_forward(*inputs[:count])
+            ctx.formula = functools.partial(formula, inputs[count])
+            ctx.size, ctx.unwanted = inputs[count], inputs[count + 1 :] == (False,)
+            ctx.set_materialize_grads(pull is not None)
+            if ctx.unwanted:
                 ctx.mark_non_differentiable(output[0])
 
         @staticmethod
-        def backward(ctx: Any, vx: Any, *rest: Any) -> tuple[Any, ...]:
-            v = _filled((vx if ctx.wants_x else None, *rest), ctx.saved_tensors[1:])
+        def backward(ctx: Any, *v: Any) -> tuple[Any, ...]:
+            tensors, needs = ctx.saved_tensors, ctx.needs_input_grad
+            if pull is not None:
+                each = zip(pull(*v, *tensors, ctx.size, needs[0]), needs, strict=False)
+                return *(g if need else None for g, need in each), None
+            v = (None, *v[1:]) if ctx.unwanted else v
 
             def back(*both: Tensor) -> Any:
-                function = functools.partial(pull_back, ctx.size)
-                return torch.func.vjp(function, *both[:5])[1](both[5:])
+                return torch.func.vjp(ctx.formula, *both[:count])[1](both[count:])
 
-            both = (*ctx.saved_tensors, *v)
-            return *_by_rows(back, both, (0, *axes, *axes), (0, *axes)), None, None
+            both = (*tensors, *_filled(v, tensors[1:]))
+            return *_by_rows(back, both, (*axes, *results), axes), None, None
 
         @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> tuple[Maybe, ...]:
-            v = _filled(tangents[:5], ctx.saved_tensors)
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            def along(*both: Tensor) -> Any:  # a pull-back is linear, and this is its pull-back
+                value, back = torch.func.vjp(ctx.formula, *both[:count])[:2]
+                return torch.func.vjp(back, tree_map(torch.zeros_like, value))[1](both[count:])[0]
 
-            def along(*both: Tensor) -> Any:
-                return _tangent(functools.partial(pull_back, ctx.size), both[:5], both[5:])
+            both = (*ctx.saved_tensors, *_filled(tangents[:count], ctx.saved_tensors))
+            first, *rest = _by_rows(along, both, (*axes, *axes), results)
+            return (None if ctx.unwanted else first, *rest) if rest else first
 
-            both = (*ctx.saved_tensors, *v)
-            rx, *rest = _by_rows(along, both, (0, *axes) * 2, axes)
-            return rx if ctx.wants_x else None, *rest
+        @classmethod
+        def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+            values = []  # one by one
+            for n in range(info.batch_size):
+                pairs = zip(arguments, in_dims, strict=True)
+                values.append(cls.apply(*(a if d is None else a.select(d, n) for a, d in pairs)))
+            if pull is not None:
+                return torch.stack(values), 0
+            return tuple(map(torch.stack, zip(*values, strict=True))), (0,) * len(results)
 
-    return Logits.apply
+    return Function.apply
 
 
 def _define(
@@ -294,12 +279,6 @@ def _filled(tensors: Sequence[Maybe], like: Sequence[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(other) if each is None else each for each, other in pairs]
 
 
-def _tangent(function: Callable[..., Any], at: Sequence[Tensor], v: Sequence[Tensor]) -> Any:
-    r"""The derivative of a function along v: its pull-back is linear, and this is its pull-back."""
-    value, pull = torch.func.vjp(function, *at)[:2]
-    return torch.func.vjp(pull, tree_map(torch.zeros_like, value))[1](tuple(v))[0]
-
-
 def _by_rows(
     function: Callable[..., Any], tensors: Sequence[Tensor],
     axes: Sequence[int | None], results: Sequence[int | None],
@@ -320,11 +299,8 @@ def _by_rows(
 
 def nade_formula(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tensor:
     r"""The logits (n, I) of a NADE but for biases, in plain torch; `period` inputs a variable."""
-    x, w, u = (
-        x.unflatten(1, (-1, period)),
-        w.unflatten(0, (-1, period)),
-        u.unflatten(0, (-1, period)),
-    )
+    w, u = (each.unflatten(0, (-1, period)) for each in (w, u))
+    x = x.unflatten(1, (-1, period))
     return formula(x, c.expand(1, len(x), -1), w, u, len(w)).flatten(1)
 
 
