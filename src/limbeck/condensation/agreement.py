@@ -16,12 +16,7 @@ from torch import Tensor
 
 from limbeck.arrays import X, leaves, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.pool import (
-    Pool,
-    average_at,
-    divergence_terms,
-    pool_divergence,
-)
+from limbeck.condensation.pool import Pool, average_at
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import average
@@ -135,8 +130,7 @@ def agreement(
             t, f = predictive(predict, draws, block), student(block)
             errors.append((t.mean - f.mean).abs().flatten())
             pool = Pool.at(block, t, classes, each, generator)
-            kl_of = pool_divergence if classes else divergence_terms
-            divergences.append(kl_of(f, classes, *pool[1:]).flatten())
+            divergences.append((pool.divergence(f) if classes else pool.terms(f)).flatten())
             if y is not None:
                 labels = y[start : start + size]
                 logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
@@ -170,7 +164,7 @@ def posterior_divergence(
     if draws.count > most:
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     pool, noise = average_at(predict, draws, x, outcomes, generator)
-    return pool.divergences(student, predict.classes is not None), noise
+    return pool.divergences(student), noise
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -87,7 +87,6 @@ def fit_bag(
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     seed, device, dtype = training.seed, bag.free.device, bag.free.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    classes = function.classes is not None
     end = None
     if isinstance(draws, Draws):
         stored = draws.to(device, dtype)
@@ -117,9 +116,9 @@ def fit_bag(
         known = [part.x for part in parts if isinstance(part, Dataset)]
         some = distinct_rows(join(known) if known else x, COVARIANCE_INPUTS)
         covariances = Covariances.of(function, stored, some)
-    wrapped = PoolDivergence(bag, classes, covariances)
+    wrapped = PoolDivergence(bag, trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
-    before = float(watched.divergences(bag, classes).mean())
+    before = float(watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
     metrics = {k: lambda _, f=f: f(bag) for k, f in (training.metrics or {}).items()}
     settings = replace(
@@ -135,7 +134,7 @@ def fit_bag(
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
     bag.joint = options.joint
-    after = float(watched.divergences(bag, classes).mean())
+    after = float(watched.divergences(bag).mean())
     notes = [*draws.notes, *function.notes]
     if lost := int((~finite).sum()):
         notes.append(f"{lost:,} inputs between rows were left out: predict is not finite there")
@@ -151,7 +150,7 @@ def fit_bag(
     )  # fmt: skip
     check_student(result, part_of(x, 0, 8))
     ratio, outcome_weight = ratios(function, candidates, watched, generator, 4 * FEATURES)
-    curve = draws_curve(ratio, outcome_weight, classes, generator)
+    curve = draws_curve(ratio, outcome_weight, generator)
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
     data = split.training if isinstance(split.training, Dataset) else Dataset(x)
     new_inputs = check_new_inputs(split, data, measure, seed, STOP, 1e-3)
@@ -189,7 +188,7 @@ def _start(
     most = min(draws.count, CANDIDATES)
     candidates = draws.take(strata(draws.count, most, generator))
     ratio, weight = ratios(function, candidates, pool, generator, FEATURES)
-    chosen = choose_draws(ratio, weight, bag.components, function.classes is not None)
+    chosen = choose_draws(ratio, weight, bag.components)
     bag.start_at(draws.structure.flatten(candidates)[chosen])
     return candidates
 

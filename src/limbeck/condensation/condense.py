@@ -19,7 +19,7 @@ from limbeck.condensation.agreement import OUTCOMES, posterior_divergence
 from limbeck.condensation.bag_fit import BagOptions, can_pool, fit_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
-from limbeck.condensation.pool import Pool, pool_divergence
+from limbeck.condensation.pool import Pool
 from limbeck.condensation.predict_function import (
     OutputFamily,
     Pair,
@@ -340,7 +340,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
         t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
         pool = Pool.at(here, t, head.classes, OUTCOMES, generator)
-        divergences.append(pool_divergence(f, head.classes, *pool[1:]).double())
+        divergences.append(pool.divergence(f).double())
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 

@@ -2,7 +2,6 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,34 +14,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.base import Distribution, Mixture, given, map_parameters, tensors
-from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
+from limbeck.distributions.base import Distribution, Mixture, map_parameters, tensors
+from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.families import adapt, validation
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 
 
-class WatchedDict(dict[str, Any]):
+class WatchedDict(Mapping[str, Any], dict[str, Any]):  # type: ignore[misc]
     r"""A dict that records the names of the values that were read: all, once it is iterated."""
 
+    __len__ = dict.__len__
+
     def __init__(self, content: dict[str, Any]) -> None:
-        super().__init__(content)
+        dict.__init__(self, content)
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: object = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
+        return dict.__getitem__(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        self.read.update(super().keys())
-        return super().__iter__()
-
-    # views that iterate
-    keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
+        self.read.update(dict.keys(self))
+        return dict.__iter__(self)
 
 
 def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
@@ -214,14 +208,6 @@ def class_logs(distribution: Any) -> Tensor:
     while isinstance(distribution, Mixture):
         distribution = distribution.components.mix(distribution.log_weights)
     return distribution.log_probabilities
-
-
-def mean_logs(stacked: Any) -> Tensor:
-    r"""The logarithm (n, K) of the mean over draws of class probabilities (S, n), by logarithms."""
-    if isinstance(stacked, Bernoulli) and given(stacked.logits):
-        one, zero = log_means(stacked.logits, dim=0)
-        return torch.stack([zero, one], -1)
-    return class_logs(stacked).logsumexp(0) - math.log(stacked.batch_shape[0])
 
 
 def first(tree: X) -> Any:

@@ -13,13 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
-from limbeck.condensation.predict_function import (
-    PredictFunction,
-    class_logs,
-    mean_logs,
-    unpair,
-)
-from limbeck.distributions.base import Distribution, Shape
+from limbeck.condensation.predict_function import PredictFunction, class_logs, unpair
+from limbeck.distributions.base import Distribution, Shape, average
 from limbeck.errors import (
     ArgumentError,
     NotDifferentiableError,
@@ -200,7 +195,7 @@ class Average(nn.Module):
         r"""The logarithm of the average over a block of draws."""
         draws = self.structure.unflatten(block)
         if not self.pairs:
-            return mean_logs(self.predict.stacked(draws, x))
+            return class_logs(average(self.predict.stacked(draws, x)))
         pair = unpair(x)
         logs = self.predict.stacked(draws, pair.x).log_prob(pair.y)
         return logs.logsumexp(0) - math.log(len(block))
@@ -259,9 +254,11 @@ class OneDraw:
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.share = predict, share
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
+        self.next = source.next
 
-    def __call__(self, x: X, drawn: X) -> Tensor:
+    def __call__(self, x: X, drawn: X | None = None) -> Tensor:
         n = rows(x)
+        drawn = self.next(n) if drawn is None else drawn
         share = min(self.share, n)
         if share == 1:
             return class_logs(self.predict.paired(drawn, x))
@@ -278,8 +275,7 @@ def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 
     logs = OneDraw(predict, source, share)
     if predict.vmapped:
         return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
-    function = lambda x: logs(x, source.next(rows(x)))  # noqa: E731
-    return UnmappedTeacher(predict, function, "log_probabilities", source)
+    return UnmappedTeacher(predict, logs, "log_probabilities", exact=False)
 
 
 def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
@@ -296,10 +292,10 @@ class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
     def __init__(
-        self, predict: PredictFunction, function: Any, form: str, draws: DrawSource | None = None
+        self, predict: PredictFunction, function: Any, form: str, exact: bool = True
     ) -> None:
-        super().__init__(function, form, exact=draws is None)
-        self.predict, self.draws = predict, draws
+        super().__init__(function, form, exact=exact)
+        self.predict = predict
 
     @torch.no_grad()
     def _call(self, x: X) -> Tensor:
@@ -309,11 +305,10 @@ class UnmappedTeacher(Opaque):
         refuse_derivatives(self.predict, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {} if self.draws is None else self.draws.state_dict()
+        return dict(self.function.state_dict())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if self.draws is not None and state:
-            self.draws.load_state_dict(state)
+        self.function.load_state_dict(state)
 
 
 JOINT = (
