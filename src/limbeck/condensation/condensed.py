@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -206,15 +205,6 @@ class Condensed(Result):
             groups["observed_data"] = {"y": as_part(y, "y").values.cpu().numpy()}
         by_name = "posterior_predictive" in inspect.signature(arviz.from_dict).parameters
         return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)
-
-    @checked_arguments
-    def save(self, folder: PathLike) -> Path:
-        r"""Write the student, its history and the form of its outputs into a folder.
-
-        A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
-        own function is not saved: pass it to `load` again. Draws are not saved either.
-        """
-        return super().save(folder)
 
     def to_files(self) -> dict[str, Content]:
         bag = None

@@ -78,12 +78,8 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
         return HeldOut(source, inputs, GIVEN)
     if part == 0:
         return HeldOut(source, None, "", "held_out_fraction is 0")
-    return _hold_out_rows(source, part, seed)
-
-
-def _hold_out_rows(source: Inputs, fraction: float | None, seed: int) -> HeldOut:
     if isinstance(source, Dataset):
-        index = split_rows(source.x, fraction, seed)
+        index = split_rows(source.x, part, seed)
         if index is None:
             reason = f"fewer than {MIN_ROWS} different rows, so that none were held out"
             return HeldOut(source, None, "", reason)
@@ -285,7 +281,7 @@ class NewInputs:
         r"""The inverse of `record`; None of results that were saved without it."""
         if record is None:
             return cls()
-        record = {name: value for name, value in record.items() if name != "drift"}  # once a field
+        record = dict(record)
         for name in ("training", "held_out"):
             if (values := record[name]) is not None:
                 numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}

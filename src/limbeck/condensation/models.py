@@ -52,6 +52,9 @@ class Regression:
 
     def __post_init__(self) -> None:
         choice("family", self.family, FAMILIES)
+        if self.classes is not None:
+            classes = integer("classes", self.classes, "a whole number from 2", least=2)
+            object.__setattr__(self, "classes", classes)
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         r"""The distribution of y at each of the inputs x (n, D); of one variable, (n,) will do."""
@@ -123,8 +126,6 @@ def softmax(
     weights: str = "beta", bias: str = "alpha", *, classes: int | None = None
 ) -> Regression:
     r"""Softmax regression, p(y = k) ∝ exp(x·weights_k + bias_k); see `Regression`."""
-    if classes is not None:
-        classes = integer("classes", classes, "a whole number from 2", least=2)
     return Regression("softmax", weights, bias, classes=classes)
 
 
@@ -173,10 +174,9 @@ class MLPRegression:
 
 
 def _check_names(draw: Mapping[str, Tensor], *names: str) -> None:
-    for name in names:
-        if name not in draw:
-            received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
-            raise ArgumentError("posterior", received, f"draws that have {name!r}")
+    for name in set(names) - draw.keys():
+        received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
+        raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
 
 def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> MLPRegression:
@@ -184,17 +184,10 @@ def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> 
     return MLPRegression(sizes, hidden, scale)
 
 
-SETTINGS = dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")) | {
-    "linear": ("weights", "bias", "scale"),
-    "softmax": ("weights", "bias", "classes"),
-}
-
-
 def model_spec(predict: object) -> dict[str, Any] | None:
     r"""A ready-made model by its name and settings; None of any other function."""
     if type(predict) is Regression:
-        names = SETTINGS[predict.family]
-        spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
+        spec = {"model" if name == "family" else name: v for name, v in vars(predict).items()}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
         spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
@@ -216,6 +209,5 @@ def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | No
     name = options.pop("model", None)
     if name == "mlp":
         return mlp(*options.pop("sizes", ()), **options)
-    choice("model", name, (*SETTINGS, "mlp"))
-    factories = {f.__name__: f for f in (linear, logistic, poisson, probit, softmax)}
-    return factories[name](**options)
+    choice("model", name, (*FAMILIES, "mlp"))
+    return Regression(name, **options)

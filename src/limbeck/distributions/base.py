@@ -304,16 +304,11 @@ class Mixture(Distribution, _Parts):
         return Mixture(components=components, logits=logits)
 
 
-def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
-    r"""The mixture of predictions with the draws first, (S, ...), and weights (S,)."""
+def average(stacked: Any) -> Any:
+    r"""The mixture of predictions with the draws first, (S, ...), and equal weights."""
     whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
     draws, like = whole.batch_shape[0], next(tensors(whole))
-    if weights is None:
-        return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
-    share = torch.as_tensor(weights).to(like)
-    if share.shape != (draws,):
-        raise ArgumentError("weights", f"shape {tuple(share.shape)}", f"shape ({draws},)")
-    return weighted_average(whole, (share / share.sum()).log())
+    return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
 
 
 def weighted_average(whole: Any, log_weights: Tensor) -> Any:

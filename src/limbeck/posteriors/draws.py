@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, InnerFraction, checked_arguments, integer
+from limbeck.arguments import Count, checked_arguments, integer
 from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_value
@@ -264,23 +264,6 @@ class Draws:
             for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
-
-    @checked_arguments
-    def split(self, fraction: InnerFraction = 0.5) -> tuple[Draws, Draws]:
-        r"""The first part of every chain, and the rest; chains of one draw are divided as such."""
-        share = fraction
-        axis = 1 if self.per_chain > 1 else 0
-        length = (self.chains, self.per_chain)[axis]
-        if length < 2:
-            raise ArgumentError("fraction", f"{fraction} of a single draw", "two draws or more")
-        cut = max(1, min(round(share * length), length - 1))
-
-        def between(start: int | None, stop: int | None) -> Draws:
-            cuts = (slice(None),) * axis + (slice(start, stop),)
-            parts = {name: part[cuts] for name, part in self.parts.items()}
-            return Draws(parts, self.dtype, self.device, self.notes)
-
-        return between(None, cut), between(cut, None)
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
