@@ -3,8 +3,6 @@ r"""How close a student is to the average over all draws, and the cost of both."
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +11,9 @@ from typing import Any
 import torch
 from rich.table import Table
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
-from limbeck.arrays import X, leaves, part_of, rows
+from limbeck.arrays import X, part_of, rows
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.pool import Pool, average_at
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
@@ -168,12 +167,5 @@ def posterior_divergence(
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    call()
-    times: list[float] = []
-    while len(times) < 5 and sum(times) < 1.0:
-        began = time.perf_counter()
-        result = call()
-        if any(tensor.is_cuda for tensor in leaves(result)):
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return max(statistics.median(times), 1e-9)
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=0.02).median

@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from limbeck.condensation.held_out import (
     MEASURED,
     HeldOut,
     check_new_inputs,
-    distinct_rows,
     sample_rows,
     sources_of,
 )
@@ -50,7 +50,6 @@ from limbeck.training.config import Training
 
 PREDICTIONS = 3 * 10**7  # single predictions of outcomes that the average at a pool may take
 POOL = 4_000, 1_500  # inputs of a pool at most: of classes, and of drawn outcomes
-COVARIANCE_INPUTS = 512  # different inputs whose covariances are compared, at most
 STREAM_BYTES = 2**28  # of the draws of a stream, at most
 STOP = "the divergence at held-out inputs also decided when to stop"
 
@@ -87,11 +86,7 @@ def fit_bag(
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     seed, device, dtype = training.seed, bag.free.device, bag.free.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    end = None
-    if isinstance(draws, Draws):
-        stored = draws.to(device, dtype)
-    else:
-        stored, end = _read(draws, options.samples, dtype)
+    stored, end = _read(draws, options.samples, device, dtype)
     size = options.size(function, stored.count, bag.components)
     x, weight, given = _training_inputs(split.training, size, options.noise, generator)
     new = _held_out_inputs(split, max(100, size // 4), options.noise, generator)
@@ -114,16 +109,14 @@ def fit_bag(
         # all rows, also held-out ones: covariances of a group that is left out cannot be known
         parts = (split.training, None if split.kind == GIVEN else split.source)
         known = [part.x for part in parts if isinstance(part, Dataset)]
-        some = distinct_rows(join(known) if known else x, COVARIANCE_INPUTS)
-        covariances = Covariances.of(function, stored, some)
+        covariances = Covariances.of(function, stored, join(known) if known else x)
     wrapped = PoolDivergence(bag, trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = float(watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
-    metrics = {k: lambda _, f=f: f(bag) for k, f in (training.metrics or {}).items()}
     settings = replace(
         training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=options.steps,
-        held_out=watched.data(), patience=training.patience or 8, metrics=metrics or None,
+        held_out=watched.data(), patience=training.patience or 8,
     )  # fmt: skip
     weights = None if weight is None else weight[inside.to(weight.device)]
     # nearer than the draws themselves are to the posterior; covariances need all steps
@@ -134,7 +127,6 @@ def fit_bag(
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
     bag.joint = options.joint
-    after = float(watched.divergences(bag).mean())
     notes = [*draws.notes, *function.notes]
     if lost := int((~finite).sum()):
         notes.append(f"{lost:,} inputs between rows were left out: predict is not finite there")
@@ -149,30 +141,31 @@ def fit_bag(
         head=OutputFamily.of(function.example), calling=function, posterior=draws,
     )  # fmt: skip
     check_student(result, part_of(x, 0, 8))
-    ratio, outcome_weight = ratios(function, candidates, watched, generator, 4 * FEATURES)
-    curve = draws_curve(ratio, outcome_weight, generator)
+    after = float(watched.divergences(bag).mean())
+    curve = draws_curve(*ratios(function, candidates, watched, generator, 4 * FEATURES), generator)
+    measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
+    if covariances is not None:
+        others = Covariances.of(function, stored, new)
+        measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
+        measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
     data = split.training if isinstance(split.training, Dataset) else Dataset(x)
     new_inputs = check_new_inputs(split, data, measure, seed, STOP, 1e-3)
-    result.new_inputs = replace(
-        new_inputs, start=before, best=after, worth=worth(curve, after), curve=tuple(curve.items()),
-        noise=noise,
-    )  # fmt: skip
-    if covariances is not None:
-        others = Covariances.of(function, stored, distinct_rows(new, COVARIANCE_INPUTS))
-        error = max(covariances.error_of(bag), others.error_of(bag))
-        needed = covariances.components()
-        result.new_inputs = replace(result.new_inputs, covariance=error, needed=needed)
+    result.new_inputs = replace(new_inputs, curve=tuple(curve.items()), noise=noise, **measured)
     return result
 
 
-def _read(stream: Stream, count: int, dtype: torch.dtype) -> tuple[Draws, StreamEnded | None]:
-    r"""The next draws of a stream, as many as fit into memory; and its end, if it came to it."""
-    count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, stream.structure, dtype)))
+def _read(
+    draws: Draws | Stream, count: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Draws, StreamEnded | None]:
+    r"""All stored draws, or the next of a stream that fit into memory; its end, if it came."""
+    if isinstance(draws, Draws):
+        return draws.to(device, dtype), None
+    count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, draws.structure, dtype)))
     batches, done, end = list[X](), 0, None
     while done < count and end is None:
         try:
-            batches.append(stream.next(min(100, count - done)))
+            batches.append(draws.next(min(100, count - done)))
             done += rows(batches[-1])
         except StreamEnded as error:
             if not batches:
@@ -187,8 +180,8 @@ def _start(
     r"""Set a bag to draws whose average is near that of all; the candidates for that."""
     most = min(draws.count, CANDIDATES)
     candidates = draws.take(strata(draws.count, most, generator))
-    ratio, weight = ratios(function, candidates, pool, generator, FEATURES)
-    chosen = choose_draws(ratio, weight, bag.components)
+    likely = ratios(function, candidates, pool, generator, FEATURES)
+    chosen = choose_draws(*likely, bag.components)
     bag.start_at(draws.structure.flatten(candidates)[chosen])
     return candidates
 

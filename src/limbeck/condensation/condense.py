@@ -241,9 +241,6 @@ def _condense_draws(
     fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
     fresh = fresh_type(draws, seed + 3)
     student = student.to(device)
-    if training.metrics:  # of the student itself, not of what wraps it
-        metrics = {k: lambda _, f=metric: f(student) for k, metric in training.metrics.items()}
-        training = replace(training, metrics=metrics)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:

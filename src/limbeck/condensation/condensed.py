@@ -25,6 +25,7 @@ from limbeck.condensation.predict_function import (
     OutputFamily,
     PairDensity,
     PredictFunction,
+    Wrapped,
     unpair,
 )
 from limbeck.condensation.sample_bag import SampleBag
@@ -338,6 +339,9 @@ def run_steps(
 
     A held-out loss of at most `enough` ends the training too.
     """
+    if training.metrics and isinstance(student, Wrapped):  # they are of the student itself
+        metrics = {k: lambda _, f=f: f(student.student) for k, f in training.metrics.items()}
+        training = replace(training, metrics=metrics)
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):

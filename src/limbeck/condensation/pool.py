@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arrays import X, as_dict, map_tensors, part_of, random, rows
-from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR
+from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR, distinct_rows
 from limbeck.condensation.predict_function import (
     Pair,
     PredictFunction,
+    Wrapped,
     class_logs,
     paired,
     unpair,
@@ -36,6 +37,7 @@ AT_ONCE = 2**22  # single predictions of outcomes in memory at once
 CANDIDATES = 1000  # draws among which the first components are chosen
 FEATURES = 1000  # outcomes by which they are compared
 COVARIANCE_WEIGHT = 0.1  # nats that covariances count which are wrong by 100%
+COVARIANCE_INPUTS = 512  # different inputs whose covariances are compared, at most
 COVARIANCE_ROWS = 1000  # rows whose differences make the noise of neighbours
 
 
@@ -141,12 +143,13 @@ class Pool(NamedTuple):
 class Covariances(NamedTuple):
     r"""The covariances of the means of predictions at some inputs, over all draws."""
 
-    x: X  # n inputs
+    x: X  # n inputs, the first that differ from each other
     matrix: Tensor  # (n, n)
 
     @classmethod
     @torch.no_grad()
     def of(cls, function: PredictFunction, draws: Draws, x: X) -> Covariances:
+        x = distinct_rows(x, COVARIANCE_INPUTS)
         size = max(1, AT_ONCE // (rows(x) * function.numbers))
         means = [function.stacked(block, x).mean.flatten(1) for block in draws.blocks(size)]
         return cls(x, torch.cov(torch.cat(means).double().T, correction=0))
@@ -166,19 +169,20 @@ class Covariances(NamedTuple):
         return float(self.error(bag.covariances(self.x)))
 
 
-class PoolDivergence(nn.Module):
+class PoolDivergence(Wrapped):
     r"""−KL(t ‖ f) of a student f at each input of a pool, (n,), as a log density of the loop.
 
     With covariances, the square of their relative error counts too: a tenth as 10⁻³ nats.
     """
 
     output_form = "log_density"
+    student: SampleBag
 
     def __init__(
         self, student: SampleBag, classes: bool, covariances: Covariances | None = None
     ) -> None:
-        super().__init__()
-        self.student, self.classes, self.covariances = student, classes, covariances
+        super().__init__(student)
+        self.classes, self.covariances = classes, covariances
 
     def forward(self, parts: dict[str, Tensor]) -> Tensor:
         x, y, _ = unpair(parts)
@@ -255,10 +259,11 @@ def ratios(
     index = torch.randperm(n, generator=generator)[: max(1, most // each)]
     part = pool.take(index)
     # of outcomes that are drawn independently, the first ones are enough
-    part = Pool(part.x, *(values[:, :each] for values in part[1:4]), pool.classes)
+    y, weight, log_t = (values[:, :each] for values in part[1:4])
+    part = Pool(part.x, y, weight, log_t, pool.classes)
     logs = part.log_probs(function.stacked(draws, part.x))
     ratio = (logs - part.log_t).flatten(1).clamp_max(50.0).exp()
-    weight = part.weight.flatten()
+    weight = weight.flatten()
     keep = weight > 0
     return ratio[:, keep].double(), (weight[keep] / weight.sum()).double()
 

@@ -21,29 +21,29 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 
 
-class WatchedDict(Mapping[str, Any], dict[str, Any]):  # type: ignore[misc]
-    r"""A dict that records the names of the values that were read: all, once it is iterated."""
+class WatchedDraw(Mapping[str, Any]):
+    r"""A draw that records the names of the values that were read: all, once it is iterated."""
 
-    __len__ = dict.__len__
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        dict.__init__(self, content)
-        self.read: set[str] = set()
+    def __init__(self, draw: dict[str, Any]) -> None:
+        self.draw, self.read = draw, set[str]()
 
     def __getitem__(self, name: str) -> Any:
         self.read.add(name)
-        return dict.__getitem__(self, name)
+        return self.draw[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.read.update(dict.keys(self))
-        return dict.__iter__(self)
+        self.read.update(self.draw)
+        return iter(self.draw)
+
+    def __len__(self) -> int:
+        return len(self.draw)
 
 
 def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
     r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
-    watched = WatchedDict(draw)
+    watched = WatchedDraw(draw)
     try:
         function(watched, *rest)
     except Exception:  # of a function that takes nothing but a plain dict
@@ -309,13 +309,15 @@ class OutputFamily:
         raise ArgumentError("student", received, outputs + also)
 
 
-class _Wrapped(nn.Module):
+class Wrapped(nn.Module):
+    r"""A student as the module that a loss is computed of."""
+
     def __init__(self, student: nn.Module, head: OutputFamily | None = None) -> None:
         super().__init__()
         self.student, self.head = student, head or OutputFamily("")
 
 
-class ClassLogs(_Wrapped):
+class ClassLogs(Wrapped):
     r"""A student of distributions over classes as a module of log probabilities (n, K)."""
 
     output_form = "log_probabilities"
@@ -330,14 +332,14 @@ def class_student(student: nn.Module, x: X) -> nn.Module:
     return ClassLogs(student) if isinstance(student(x), Distribution) else student
 
 
-class Means(_Wrapped):
+class Means(Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
 
     def forward(self, x: X) -> Tensor:
         return self.head.read(self.student(x)).mean
 
 
-class PairDensity(_Wrapped):
+class PairDensity(Wrapped):
     r"""A student of densities of y given x as the log density (n,) of pairs."""
 
     output_form = "log_density"

@@ -61,7 +61,7 @@ _load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 class Segment(NamedTuple):
     r"""Neighbouring numbers of a draw in one support: between two ends, or simplexes."""
 
-    count: int
+    size: int
     simplex: int = 0  # the numbers of each simplex; 0 of numbers between two ends
     low: float = -math.inf
     high: float = math.inf
@@ -105,12 +105,12 @@ def as_segment(value: Any, shape: tuple[int, ...], argument: str) -> Segment:
     r"""The support of a variable, by name or as (low, high)."""
     if isinstance(value, str):
         choice(argument, value, (*NAMES, "simplex"))
-    count = math.prod(shape)
+    size = math.prod(shape)
     if isinstance(value, str) and value == "simplex":
         if not shape or shape[-1] < 2:
             received = f"a simplex for a variable of shape {shape}"
             raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
-        return Segment(count, shape[-1], 0.0, 1.0)
+        return Segment(size, shape[-1], 0.0, 1.0)
     try:
         low, high = NAMES[value] if isinstance(value, str) else value
         low = -math.inf if low is None else float(low)
@@ -120,7 +120,7 @@ def as_segment(value: Any, shape: tuple[int, ...], argument: str) -> Segment:
         raise ArgumentError(argument, shown(value), expected) from None
     if not low < high:
         raise ArgumentError(argument, shown(value), "ends with low < high")
-    return Segment(count, 0, low, high)
+    return Segment(size, 0, low, high)
 
 
 class Supports:
@@ -128,7 +128,7 @@ class Supports:
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self.segments = [
-            Segment(sum(segment.count for segment in same), *support)
+            Segment(sum(segment.size for segment in same), *support)
             for support, same in groupby(segments, lambda segment: segment[1:])
         ]
         self.plain = all(segment[1:] == Segment(0)[1:] for segment in self.segments)
@@ -164,7 +164,7 @@ class Supports:
         return torch.cat([segment.unconstrain(part) for segment, part in self._parts(rows)], -1)
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Segment, Tensor]]:
-        parts = rows.split([segment.count for segment in self.segments], -1)
+        parts = rows.split([segment.size for segment in self.segments], -1)
         return zip(self.segments, parts, strict=True)
 
     def check(self, rows: Tensor, structure: Structure) -> None:
@@ -177,7 +177,7 @@ class Supports:
                 count = f"{int(outside.any(1).sum()):,} of {len(rows):,} draws of {label} are not"
                 expected = "a support that holds all draws"
                 raise ArgumentError("support", f"{segment}, and {count}", expected)
-            start += segment.count
+            start += segment.size
 
     def encoded(self) -> Tensor:
         r"""The supports as a table of numbers (segments, 4), which `decoded` reads."""

@@ -59,14 +59,15 @@ class RecordedStream:
     r"""A stream that records some of its draws, all with the same chance, in constant memory."""
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
-        self.stream, self.structure, self.used = stream, stream.structure, stream.used
+        self.stream, self.structure = stream, stream.structure
         self.generator = torch.Generator().manual_seed(seed)
         self.rows: Tensor | None = None  # (recorded, dim)
         self.seen = 0
 
+    used = property(lambda self: self.stream.used)
+
     def next(self, n: int) -> X:
         draws = self.stream.next(n)
-        self.used = self.stream.used
         flat = self.structure.flatten(draws)
         if self.rows is None:
             count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
@@ -94,7 +95,6 @@ class RecordedStream:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.stream.load_state_dict(state)
-        self.used = self.stream.used
         if "record.generator" in state:
             self.generator.set_state(state["record.generator"].cpu())
         if "record.rows" in state:
@@ -290,6 +290,8 @@ def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
 
 class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
+
+    function: Any  # an `Average` or `OneDraw`
 
     def __init__(
         self, predict: PredictFunction, function: Any, form: str, exact: bool = True
