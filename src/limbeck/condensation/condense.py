@@ -27,6 +27,7 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
     class_student,
+    rows_of,
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
@@ -310,7 +311,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
     averages = map_parameters(averages, lambda value, dims: value.to(device, dtype))
-    targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
+    targets = averages if split.rows is None else rows_of(averages, split.rows[0])
     head, x = OutputFamily.of(targets), source.probe(PROBE).x
     if student is None and request.draws is not None:
         student, training = _make_bag(*request.bind(x), training, request)
@@ -324,7 +325,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
 
         def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
             assert batch.index is not None
-            return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
+            return Pair(batch.x, rows_of(targets, batch.index).sample((), generator))
 
         wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
         run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
@@ -335,7 +336,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     generator, divergences = torch.Generator().manual_seed(seed), []
     for index in split.rows:  # trained on, and held out
         here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
-        t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
+        t, f = rows_of(averages, here), result.predict(data.build(here).x)
         pool = Pool.at(here, t, head.classes, OUTCOMES, generator)
         divergences.append(pool.divergence(f).double())
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)

@@ -21,7 +21,7 @@ from limbeck.condensation.predict_function import Pair, PredictFunction, paired,
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
-from limbeck.distributions.base import Distribution, map_parameters
+from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
@@ -161,11 +161,6 @@ def outcomes_of_draws(
         return Pair(batch.x, y.long() if predicted.discrete else y, flat)
 
     return teacher, outcomes
-
-
-def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
-    r"""The distributions at some rows."""
-    return map_parameters(distribution, lambda value, dims: value[index.to(value.device)])
 
 
 @torch.no_grad()

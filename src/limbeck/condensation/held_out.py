@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, map_tensors, part_of, rows
+from limbeck.arrays import X, join, part_of, rows
+from limbeck.condensation.predict_function import rows_of
 from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
@@ -139,8 +140,7 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
         raise NoNewInputs("all of these are rows that the student was trained on")
-    index = torch.from_numpy(np.flatnonzero(new))
-    return map_tensors(lambda part: part[index.to(part.device)], drawn), int((~new).sum())
+    return rows_of(drawn, torch.from_numpy(np.flatnonzero(new))), int((~new).sum())
 
 
 def sources_of(source: Inputs) -> list[Inputs]:
@@ -167,7 +167,7 @@ def sample_rows(data: Dataset, most: int, generator: torch.Generator) -> Tensor:
 def distinct_rows(x: X, most: int) -> X:
     r"""The first rows that differ from each other, at most so many."""
     first = np.sort(np.unique(_keys(x), return_index=True)[1])[:most]
-    return map_tensors(lambda part: part[torch.from_numpy(first).to(part.device)], x)
+    return rows_of(x, torch.from_numpy(first))
 
 
 def _measured_rows(data: Dataset, seed: int) -> X:

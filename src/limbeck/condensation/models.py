@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -151,23 +151,19 @@ class MLPRegression:
         if scale is not None and sizes[-1] != 1:
             raise ArgumentError("sizes", sizes, "one output, where there is a scale")
         self.scale = scale
-        self.structure = Structure.of(dict(self._net.named_parameters()), leading=0)
+        self._weights = dict(self._net.named_parameters())
+        drawn = {scale: torch.empty(())} if isinstance(scale, str) else {}
+        self.structure = Structure.of(self._weights | drawn, leading=0)
 
     def __call__(self, draw: X, x: Tensor) -> Any:
-        scale: Any = self.scale
-        scales = [scale] if isinstance(scale, str) else []
         if isinstance(draw, Tensor):
-            size = self.structure.dim + len(scales)
-            if draw.shape[0] != size:
-                received = f"draws of {draw.shape[0]} numbers"
-                raise ArgumentError("posterior", received, f"{size}, the weights of {self._net}")
-            scale = draw[-1] if scales else scale
-            weights: Any = self.structure.unflatten(draw[: self.structure.dim])
-        else:
-            _check_names(draw, *self.structure.names, *scales)
-            scale = draw[scale] if scales else scale
-            weights = {name: draw[name] for name in self.structure.names}
-        z = functional_call(self._net, weights, (x,))
+            if len(draw) != self.structure.dim:
+                expected = f"{self.structure.dim}, the weights of {self._net}"
+                raise ArgumentError("posterior", f"draws of {len(draw)} numbers", expected)
+            draw = cast("dict[str, Tensor]", self.structure.unflatten(draw))
+        _check_names(draw, *self.structure.names)
+        scale = draw[self.scale] if isinstance(self.scale, str) else self.scale
+        z = functional_call(self._net, {name: draw[name] for name in self._weights}, (x,))
         if scale is not None:
             return _normal(z[:, 0], scale)
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, as_dict, map_tensors, part_of, random, rows
+from limbeck.arrays import X, as_dict, part_of, random, rows
 from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR, distinct_rows
 from limbeck.condensation.predict_function import (
     Pair,
@@ -23,6 +23,7 @@ from limbeck.condensation.predict_function import (
     Wrapped,
     class_logs,
     paired,
+    rows_of,
     unpair,
 )
 from limbeck.condensation.teachers import strata
@@ -66,7 +67,7 @@ def neighbours(
     low, high = z.amin(0), z.amax(0)
     moved = torch.where(low >= 0, moved.abs(), moved)
     moved = torch.where((low >= 0) & (high <= 1), (1 - (1 - moved).abs()).clamp(0, 1), moved)
-    near, start = {name: part[index.to(part.device)] for name, part in parts.items()}, 0
+    near, start = rows_of(parts, index), 0
     for name, columns in moving.items():
         flat, size = near[name].reshape(count, -1).clone(), int(columns.sum())
         flat[:, columns] = moved[:, start : start + size].to(flat.dtype)
@@ -103,7 +104,7 @@ class Pool(NamedTuple):
         return cls.of(x, y.movedim(0, 1), t.log_prob(y).movedim(0, 1), False)
 
     def take(self, index: Tensor) -> Pool:
-        return map_tensors(lambda part: part[index.to(part.device)], self)
+        return rows_of(self, index)
 
     def log_probs(self, prediction: Any) -> Tensor:
         r"""Log probabilities (..., n, m, ...) of the outcomes, of predictions (..., n)."""
@@ -243,9 +244,7 @@ def draw_outcomes(
     n, count, columns = rows(x), rows(draws), []
     for k in range(outcomes):
         index = (torch.randperm(n, generator=generator) * outcomes + k) % count
-        select: Any = lambda part, index=index: part[index.to(part.device)]  # noqa: E731
-        some = map_tensors(select, draws)
-        columns.append(function.paired(some, x).sample((), generator))
+        columns.append(function.paired(rows_of(draws, index), x).sample((), generator))
     return torch.stack(columns, 1)
 
 

@@ -215,6 +215,11 @@ def first(tree: X) -> Any:
     return map_tensors(lambda tensor: tensor[0], tree)
 
 
+def rows_of(tree: Any, index: Tensor) -> Any:
+    r"""The rows of these numbers, of inputs, draws or distributions."""
+    return map_tensors(lambda tensor: tensor[index.to(tensor.device)], tree)
+
+
 def _single_draws(draws: X) -> list[Any]:
     return [first(part_of(draws, i, 1)) for i in range(rows(draws))]
 
