@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,14 +39,13 @@ from limbeck.condensation.pool import (
 )
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import strata
+from limbeck.condensation.teachers import Request, strata
 from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
 from limbeck.posteriors.draws import Diagnostics, Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
-from limbeck.training.config import Training
 
 PREDICTIONS = 3 * 10**7  # single predictions of outcomes that the average at a pool may take
 POOL = 4_000, 1_500  # inputs of a pool at most: of classes, and of drawn outcomes
@@ -54,24 +53,14 @@ STREAM_BYTES = 2**28  # of the draws of a stream, at most
 STOP = "the divergence at held-out inputs also decided when to stop"
 
 
-@dataclass(frozen=True)
-class BagOptions:
-    r"""Arguments of `limbeck.condense` that a fit by L-BFGS has to itself."""
-
-    pool: int | str
-    noise: float
-    samples: int
-    joint: bool
-    steps: int
-
-    def size(self, function: PredictFunction, draws: int, components: int) -> int:
-        r"""The number of inputs of a pool: steps and the average over draws are affordable."""
-        if isinstance(self.pool, int):
-            return self.pool
-        classes = function.classes
-        affordable = PREDICTIONS // (5 * draws if classes is None else draws * classes // 3 + 1)
-        at_once = 2 * 10**7 // (components * function.numbers)
-        return max(500, min(POOL[classes is None], affordable, at_once))
+def _pool_size(request: Request, function: PredictFunction, draws: int, components: int) -> int:
+    r"""The number of inputs of a pool: steps and the average over draws are affordable."""
+    if isinstance(request.pool, int):
+        return request.pool
+    classes = function.classes
+    affordable = PREDICTIONS // (5 * draws if classes is None else draws * classes // 3 + 1)
+    at_once = 2 * 10**7 // (components * function.numbers)
+    return max(500, min(POOL[classes is None], affordable, at_once))
 
 
 def can_pool(source: Inputs) -> bool:
@@ -80,16 +69,16 @@ def can_pool(source: Inputs) -> bool:
 
 
 def fit_bag(
-    training: Training, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
-    split: HeldOut, options: BagOptions, diagnostics: Diagnostics | None,
+    request: Request, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
+    split: HeldOut, steps: int, diagnostics: Diagnostics | None,
 ) -> Condensed:  # fmt: skip
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
-    seed, device, dtype = training.seed, bag.free.device, bag.free.dtype
+    training, seed, dtype = request.training, request.training.seed, bag.free.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    stored, end = _read(draws, options.samples, device, dtype)
-    size = options.size(function, stored.count, bag.components)
-    x, weight, given = _training_inputs(split.training, size, options.noise, generator)
-    new = _held_out_inputs(split, max(100, size // 4), options.noise, generator)
+    stored, end = _read(draws, request.samples, bag.free.device, dtype)
+    size = _pool_size(request, function, stored.count, bag.components)
+    x, weight, given = _training_inputs(split.training, size, request.noise, generator)
+    new = _held_out_inputs(split, max(100, size // 4), request.noise, generator)
     new = x if new is None else new  # with other outcomes
     everything = join([x, new])
     outcomes = PREDICTIONS // (stored.count * rows(everything))
@@ -105,7 +94,7 @@ def fit_bag(
     watched = pool.take(outside) if len(outside) else trained
     candidates = _start(bag, function, stored, trained, generator)
     covariances = None
-    if options.joint:
+    if request.joint:
         # all rows, also held-out ones: covariances of a group that is left out cannot be known
         parts = (split.training, None if split.kind == GIVEN else split.source)
         known = [part.x for part in parts if isinstance(part, Dataset)]
@@ -115,18 +104,18 @@ def fit_bag(
     before = float(watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
     settings = replace(
-        training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=options.steps,
+        training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=steps,
         held_out=watched.data(), patience=training.patience or 8,
     )  # fmt: skip
     weights = None if weight is None else weight[inside.to(weight.device)]
     # nearer than the draws themselves are to the posterior; covariances need all steps
-    enough = -math.inf if options.joint else noise / 4
+    enough = -math.inf if request.joint else noise / 4
     run, outcome = run_steps(None, wrapped, trained.data(weights), kl(), settings, enough)
     if run.best and run.plateau is not None and run.plateau.best < before + penalty:
         wrapped.load_state_dict(run.best)
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
-    bag.joint = options.joint
+    bag.joint = request.joint
     notes = [*draws.notes, *function.notes]
     if lost := int((~finite).sum()):
         notes.append(f"{lost:,} inputs between rows were left out: predict is not finite there")

@@ -16,7 +16,7 @@ from limbeck import losses
 from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import OUTCOMES, posterior_divergence
-from limbeck.condensation.bag_fit import BagOptions, can_pool, fit_bag
+from limbeck.condensation.bag_fit import can_pool, fit_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.pool import Pool
@@ -180,7 +180,8 @@ def condense(
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
     request = Request(
-        draws, predict, inputs, student, bag, held_out, held_out_fraction, training
+        draws, predict, inputs, student, bag, held_out, held_out_fraction, pool, samples, noise,
+        joint, training,
     )  # fmt: skip
     if predictions is not None:
         return _condense_predictions(request, predictions, _as_loss(loss))
@@ -189,19 +190,18 @@ def condense(
         raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
     online = teachers.is_online(online, draws)
     if inputs is None:
-        return densities.condense_density(request, covariance, samples, restarts, online)
-    criterion, bag_options = _as_loss(loss), None
+        return densities.condense_density(request, covariance, restarts, online)
+    criterion, bag_steps = _as_loss(loss), None
     terms = [(c, term.name, getattr(term, "temperature", 1)) for c, term in criterion]
     default = all(getattr(training, name) == getattr(Training(), name) for name in GRADIENT)
     default = default and student is None and draws_per_input == "auto" and pool is not None
     resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
-        most = 400 if steps == "auto" else int(steps)
-        bag_options = BagOptions(pool or "auto", noise, samples, joint, most)
+        bag_steps = 400 if steps == "auto" else int(steps)
     elif joint:
         expected = "False beside other students, losses and settings of gradient descent"
         raise ArgumentError("joint", True, expected)
-    return _condense_draws(request, criterion, online, pool, draws_per_input, bag_options)
+    return _condense_draws(request, criterion, online, draws_per_input, bag_steps)
 
 
 def _as_loss(loss: Loss | str) -> Loss:
@@ -215,9 +215,9 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 
 def _condense_draws(
-    request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str,
-    bag_options: BagOptions | None = None,
-) -> Condensed:  # fmt: skip
+    request: Request, loss: Loss, online: bool, draws_per_input: int | str, bag_steps: int | None
+) -> Condensed:
+    r"""Condense by L-BFGS, in so many steps at most, where that is possible; else by gradients."""
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
     split = hold_out(all_inputs, request.held_out, request.held_out_fraction, seed)
@@ -231,10 +231,9 @@ def _condense_draws(
     x = source.probe(PROBE).x
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
-    if bag_options is not None and function.vmapped and can_pool(source):
+    if bag_steps is not None and function.vmapped and can_pool(source):
         bag, _ = _make_bag(function, draws, training, request)
-        what = (request.training, bag.to(device), function, draws, split)
-        return fit_bag(*what, bag_options, diagnostics)
+        return fit_bag(request, bag.to(device), function, draws, split, bag_steps, diagnostics)
     if student is None:
         student, training = _make_bag(function, draws, training, request)
     head = OutputFamily.of(function.example)
@@ -245,7 +244,9 @@ def _condense_draws(
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:
-        source, training = _pool_inputs(source, pool, stored.count, training, function.vmapped)
+        source, training = _pool_inputs(
+            source, request.pool, stored.count, training, function.vmapped
+        )
     size = _batch_size(training, source)
     if draws_per_input == "auto":  # at most a million numbers a step
         most = 10**6 // (size * function.numbers)

@@ -194,7 +194,7 @@ def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -
 
 
 def condense_density(
-    request: Request, covariance: str, samples: int, restarts: int | None, online: bool
+    request: Request, covariance: str, restarts: int | None, online: bool
 ) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     student = request.student
@@ -224,7 +224,7 @@ def condense_density(
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
-        index = teachers.strata(stored.count, samples, generator)
+        index = teachers.strata(stored.count, request.samples, generator)
         x = events_of(function, stored.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)

@@ -341,9 +341,13 @@ class SampleBag(nn.Module):
     @property
     def weights(self) -> Tensor:
         r"""The weights of the components, (components,), with the sum 1."""
+        return self._log_weights.exp().clamp_min(torch.finfo(self.free.dtype).tiny)
+
+    @property
+    def _log_weights(self) -> Tensor:
         if self.logits is None:
-            return self.free.new_full((self.components,), 1 / self.components)
-        return self.logits.softmax(0).clamp_min(torch.finfo(self.free.dtype).tiny)
+            return self.free.new_full((self.components,), -math.log(self.components))
+        return self.logits.log_softmax(0)
 
     def forward(self, x: UserObject[X]) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type.
@@ -351,11 +355,7 @@ class SampleBag(nn.Module):
         It is right at each single x. Its samples at several x are independent of each other, which
         those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        if self.logits is None:
-            log_weights = self.free.new_full((self.components,), -math.log(self.components))
-        else:
-            log_weights = self.logits.log_softmax(0)
-        return marginal(weighted_average(self._stacked(x), log_weights), self._once)
+        return marginal(weighted_average(self._stacked(x), self._log_weights), self._once)
 
     def _stacked(self, x: X) -> Any:
         dtype, predict = self.free.dtype, self.predict

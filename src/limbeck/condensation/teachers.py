@@ -136,6 +136,10 @@ class Request:
     bag: dict[str, Any]  # options of a `SampleBag`
     held_out: object  # inputs of the user's own, or None
     held_out_fraction: float | str
+    pool: int | str | None
+    samples: int
+    noise: float
+    joint: bool
     training: Training
 
     @property
