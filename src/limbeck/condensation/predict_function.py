@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.base import Distribution, Mixture, map_parameters, tensors
+from limbeck.distributions.base import Distribution, Mixture, map_parameters
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.families import adapt, validation
 from limbeck.distributions.gaussians import Normal
@@ -162,7 +162,7 @@ class PredictFunction:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
         draws, x = part_of(draws, 0, n), part_of(x, 0, n)
-        both = tensors(self.stacked(draws, x)), tensors(self.paired(draws, x))
+        both = leaves(self.stacked(draws, x)), leaves(self.paired(draws, x))
         for together, alone in zip(*both, strict=True):
             pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
@@ -226,7 +226,7 @@ def _single_draws(draws: X) -> list[Any]:
 
 def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
-    columns = zip(*(tensors(each) for each in distributions), strict=True)
+    columns = zip(*(leaves(each) for each in distributions), strict=True)
     return map_parameters(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import InnerFraction, UserObject, checked_arguments, integer
+from limbeck.arrays import leaves
 from limbeck.errors import ArgumentError, LimbeckError, shown
 
 ABSENT: Any = ()  # a parameter that was not given
@@ -85,7 +86,7 @@ class Distribution:
             beyond = self.tail(y, upper)
             return beyond <= mass if upper else beyond >= mass
 
-        like = next(value for value in tensors(self) if isinstance(value, Tensor))
+        like = leaves(self)[0]
         high = like.new_ones(self.batch_shape)
         low = -high
         for _ in range(120):  # wider, until the end is between
@@ -129,19 +130,10 @@ def map_parameters(distribution: D, function: Callable[[Any, int], Any], more: i
     return type(distribution)(*results)
 
 
-def tensors(distribution: Distribution) -> Iterator[Any]:
-    r"""All parameters that were given."""
-    parameters: Any = distribution
-    for value in parameters:
-        if isinstance(value, Distribution):
-            yield from tensors(value)
-        elif given(value):
-            yield value
-
-
 def with_tensors(distribution: D, like: Tensor | None = None) -> D:
     r"""The same with numbers, lists and arrays as tensors."""
-    values = list(tensors(distribution))
+    values: list[Any] = []
+    map_parameters(distribution, lambda value, dims: values.append(value))
     floating = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floating) == len(values):
         return distribution
@@ -159,7 +151,7 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
 def broadcast(distribution: D) -> D:
     r"""The same with all parameters as tensors of the whole batch shape, as `torch.vmap` needs."""
     whole = with_tensors(distribution)
-    return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
+    return whole if len(leaves(whole)) == 1 else whole.expand(whole.batch_shape)
 
 
 def as_events(y: Events, like: Tensor, of: Distribution) -> Tensor:
@@ -306,8 +298,8 @@ class Mixture(Distribution, _Parts):
 
 def average(stacked: Any) -> Any:
     r"""The mixture of predictions with the draws first, (S, ...), and equal weights."""
-    whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
-    draws, like = whole.batch_shape[0], next(tensors(whole))
+    whole = stacked if len(leaves(stacked)) == 1 else torch.vmap(broadcast)(stacked)
+    draws, like = whole.batch_shape[0], leaves(whole)[0]
     return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
 
 
