@@ -42,11 +42,12 @@ class Distribution:
     def batch_shape(self) -> torch.Size:
         r"""The shape of the batch, to which all parameters are broadcast."""
         parameters: Any = self
-        shapes = [
-            value.shape[: value.ndim - dims]
-            for value, dims in zip(parameters, self.trailing, strict=True)
-            if given(value)
-        ]
+        shapes = []
+        for value, dims in zip(parameters, self.trailing, strict=True):
+            if given(value):
+                inner = isinstance(value, Distribution)
+                shape = value.batch_shape if inner else getattr(value, "shape", ())
+                shapes.append(shape[: len(shape) - dims])
         longer = [shape for shape in shapes if len(shape)] or shapes
         return longer[0] if len(longer) == 1 else torch.broadcast_shapes(*shapes)
 
@@ -235,17 +236,13 @@ class Mixture(Distribution, _Parts):
     mean_dims = property(lambda self: self.components.mean_dims)
     discrete = property(lambda self: self.components.discrete)
 
-    batch_shape = property(lambda self: self._shape[:-1])
     mean = property(lambda self: self._over(self.components.mean))
-
-    @property
-    def _shape(self) -> torch.Size:
-        weights = self.logits if given(self.logits) else self.weights
-        return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
     def expand(self, shape: UserObject[tuple[int, ...]]) -> Mixture:
         parts: Any = self
-        whole = (*shape, self._shape[-1])
+        weights = self.logits if given(self.logits) else self.weights
+        count = torch.broadcast_shapes(weights.shape, self.components.batch_shape)[-1]
+        whole = (*shape, count)
         return Mixture(*(part.expand(whole) if given(part) else ABSENT for part in parts))
 
     @property

@@ -47,13 +47,6 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
         below = torch.arange(p.shape[-1], device=p.device) <= y.unsqueeze(-1)
         return torch.where(below ^ upper, p, 0.0).sum(-1)
 
-    def end(self, mass: float, upper: bool) -> Tensor:
-        p = self.log_probabilities.exp()
-        if upper:
-            after = p.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # P(Y > k), but for the last class
-            return (after > mass).sum(-1).to(p.dtype)
-        return (p.cumsum(-1)[..., :-1] < mass).sum(-1).to(p.dtype)
-
 
 class Bernoulli(_Classes):
     r"""Outcomes 0 and 1, by `probs=`, the probability of 1, or `logits=`, its log odds.

@@ -257,12 +257,6 @@ class _Around(Distribution):
     event = 0
     discrete = property(lambda self: self.components.discrete)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        parts: Any = self
-        shapes = [getattr(p, "batch_shape", None) or getattr(p, "shape", ()) for p in parts]
-        return torch.broadcast_shapes(*shapes)
-
     def expand(self, shape: UserObject[tuple[int, ...]]) -> Any:
         parts: Any = self
         return type(self)(*(part.expand(shape) for part in parts))
