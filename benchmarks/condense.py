@@ -31,7 +31,7 @@ from torch.nn import functional as F
 import limbeck as lb
 from limbeck.condensation.agreement import predictive
 from limbeck.condensation.models import mlp
-from limbeck.condensation.pool import Pool, pool_divergence
+from limbeck.condensation.pool import Pool
 from limbeck.condensation.predict_function import PredictFunction
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
@@ -305,17 +305,11 @@ def scorer(case: Case) -> Callable[[Any], np.ndarray]:
     stored = Draws.one_chain(case.draws)
     with torch.no_grad():
         t = predictive(function, stored, case.new)
-        if classes:
-            logs = t.log_probabilities
-            y = torch.arange(logs.shape[-1]).expand(len(logs), -1)
-            pool = Pool(case.new, y, logs.exp(), logs)
-        else:
-            y = t.sample((256,), generator(22))
-            pool = Pool(case.new, y.T, torch.full_like(y.T, 1 / 256), t.log_prob(y).T)
+        pool = Pool.at(case.new, t, classes, 256, generator(22))
 
     @torch.no_grad()
     def score(prediction: Any) -> np.ndarray:
-        return pool_divergence(prediction, classes, *pool[1:]).numpy()
+        return pool.divergence(prediction).numpy()
 
     def of(candidate: Any) -> np.ndarray:
         if isinstance(candidate, Tensor):

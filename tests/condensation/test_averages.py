@@ -34,14 +34,6 @@ def test_log_odds_are_exact_however_far_logits_are(scale, dtype):
     torch.testing.assert_close((one - zero).double(), exact(z, w), **near)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -3, -2, -1])
-def test_plain_means_are_over_any_dimension(dim):
-    z = logits(3.0, torch.float64, (4, 5)).unsqueeze(-1) * torch.tensor([1.0, -2.0, 0.5])
-    one, zero = log_means(z, dim=dim)
-    torch.testing.assert_close(one.exp(), z.sigmoid().mean(dim))
-    torch.testing.assert_close(zero.exp(), (-z).sigmoid().mean(dim))
-
-
 def test_weights_may_differ_from_row_to_row():
     z = logits(30.0, torch.float64)
     weights = logits(1.0, torch.float64).softmax(-1)  # (rows, 3)

@@ -65,13 +65,13 @@ def test_chosen_draws_are_nearer_than_random_ones():
     both = torch.stack([p, 1 - p], -1).flatten(1)
     t = both.mean(0)
     ratio, weight = both / t, t / t.sum()
-    chosen = choose_draws(ratio, weight, 10, True)
+    chosen = choose_draws(ratio, weight, 10)
     assert len(set(chosen)) == 10
-    best = float(subset_divergence(ratio[chosen].mean(0), weight, True))
+    best = float(subset_divergence(ratio[chosen].mean(0), weight))
     others = []
     for k in range(50):
         random = ratio[torch.randperm(400, generator=generator(k))[:10]].mean(0)
-        others.append(float(subset_divergence(random, weight, True)))
+        others.append(float(subset_divergence(random, weight)))
     assert 0 <= best < min(others)
 
 
@@ -82,7 +82,7 @@ def test_worth_inverts_the_curve_of_random_draws():
     assert worth(curve, 1.0) == 1
     ratio = 1 + 0.1 * torch.randn(500, 40, generator=generator(), dtype=torch.float64)
     ratio = ratio / ratio.mean(0)
-    found = draws_curve(ratio, torch.full((40,), 1 / 40).double(), False, generator())
+    found = draws_curve(ratio, torch.full((40,), 1 / 40).double(), generator())
     assert found[64] * 64 == pytest.approx(found[8] * 8, rel=0.2)  # as 1/N
 
 

@@ -402,6 +402,11 @@ def test_metrics_see_the_student_itself():
         metrics={"components": lambda student: seen.append(student) or student.components},
         **FAST | {"steps": 4},
     )
+    predictions = lb.Normal(POINTS[:, 0].expand(5, -1), torch.ones(5, len(POINTS)))
+    net = lb.MLP(2, 3, 2)  # of which the loss takes a density
+    known = {"predictions": predictions, "inputs": POINTS, "student": net}
+    found = condense(**known, metrics={"same": lambda each: each is net}, **FAST | {"steps": 4})
+    assert all(found.history["same"])
     assert all(isinstance(each, SampleBag) for each in seen)
     assert seen
 

@@ -3,10 +3,11 @@ r"""Over few draws: the numbers and derivatives of `torch.vmap`, whatever the fu
 import pytest
 import torch
 
+from limbeck.arrays import leaves
 from limbeck.condensation import sample_bag as mapping
 from limbeck.condensation.sample_bag import SampleBag, over_draws
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
-from limbeck.distributions.base import broadcast, tensors
+from limbeck.distributions.base import broadcast
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(6, 2, generator=G, dtype=torch.float64)
@@ -40,7 +41,7 @@ def test_numbers_are_those_of_vmap(case):
     function, draws = case
     found, known = over_draws(function, draws), torch.vmap(function)(draws)
     assert type(found) is type(known)
-    for a, b in zip(tensors(found), tensors(known), strict=True):
+    for a, b in zip(leaves(found), leaves(known), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
@@ -48,7 +49,7 @@ def test_without_the_parts_that_vmap_is_made_of_vmap_is_called(case, monkeypatch
     function, draws = case
     known = over_draws(function, draws)
     monkeypatch.setattr(mapping, "BARE", False)
-    for a, b in zip(tensors(over_draws(function, draws)), tensors(known), strict=True):
+    for a, b in zip(leaves(over_draws(function, draws)), leaves(known), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 

@@ -8,10 +8,9 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
     first,
-    mean_logs,
     stack,
 )
-from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson
+from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson, average
 from tests.refusals import refused
 
 DOUBLE = torch.float64
@@ -158,14 +157,17 @@ def test_the_users_own_error_is_the_cause():
 def test_the_mean_of_probabilities_is_taken_in_the_log_domain():
     logits = torch.randn(7, 4, dtype=DOUBLE, generator=G) * 3
     for one in (Bernoulli(logits=logits), Bernoulli(probs=logits.sigmoid())):
-        found = mean_logs(one).exp()
+        found = class_logs(average(one)).exp()
         torch.testing.assert_close(found[:, 1], logits.sigmoid().mean(0), rtol=1e-12, atol=0)
         torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=DOUBLE), rtol=1e-12, atol=0)
     scores = torch.randn(7, 4, 3, dtype=DOUBLE, generator=G)
     torch.testing.assert_close(
-        mean_logs(Categorical(logits=scores)).exp(), scores.softmax(-1).mean(0), rtol=1e-12, atol=0
+        class_logs(average(Categorical(logits=scores))).exp(),
+        scores.softmax(-1).mean(0),
+        rtol=1e-12,
+        atol=0,
     )
-    far = mean_logs(Bernoulli(logits=torch.tensor([[-2000.0], [-2001.0]])))
+    far = class_logs(average(Bernoulli(logits=torch.tensor([[-2000.0], [-2001.0]]))))
     assert far[0, 1].item() == pytest.approx(-2000 + np.log((1 + np.exp(-1)) / 2), abs=1e-3)
 
 

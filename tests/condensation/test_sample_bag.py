@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.condensation.sample_bag import SampleBag, as_support, positive_variables
+from limbeck.condensation.sample_bag import SampleBag, as_segment, positive_variables
 from limbeck.distributions import Bernoulli, Mixture, Normal
 from limbeck.errors import CheckpointError
 from limbeck.posteriors.draws import Structure
@@ -213,4 +213,4 @@ def test_a_structure_alone_makes_an_empty_bag_with_supports():
 def test_an_array_is_no_support():
     for value in (np.array([1, "a", None], dtype=object), torch.zeros(3)):
         with refused("support"):
-            as_support(value, (3,), "support")
+            as_segment(value, (3,), "support")

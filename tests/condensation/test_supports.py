@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.condensation.sample_bag import Interval, Simplex, Supports, as_support
+from limbeck.condensation.sample_bag import Segment, Supports, as_segment
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
 
@@ -21,7 +21,8 @@ def tensor(values):
 
 
 @pytest.mark.parametrize(
-    "support", [Interval(), Interval(2.0), Interval(-math.inf, -1.0), Interval(-3.0, 7.0)]
+    "support",
+    [Segment(1), Segment(1, 0, 2.0), Segment(1, 0, -math.inf, -1.0), Segment(1, 0, -3.0, 7.0)],
 )
 @given(free=st.lists(st.floats(-25, 25), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=30)
@@ -35,7 +36,7 @@ def test_free_numbers_are_held_within_and_come_back(support, free):
 
 
 def test_a_simplex_sums_to_one_and_comes_back():
-    simplex, free = Simplex(3), torch.randn(5, 6, dtype=DOUBLE)
+    simplex, free = Segment(6, 3, 0.0, 1.0), torch.randn(5, 6, dtype=DOUBLE)
     held = simplex.constrain(free)
     torch.testing.assert_close(held.unflatten(-1, (2, 3)).sum(-1), torch.ones(5, 2, dtype=DOUBLE))
     assert not simplex.outside(held).any()
@@ -43,7 +44,7 @@ def test_a_simplex_sums_to_one_and_comes_back():
 
 
 def test_numbers_at_the_ends_become_finite_free_ones():
-    for support, ends in ((Interval(0.0), [0.0]), (Interval(0.0, 1.0), [0.0, 1.0])):
+    for support, ends in ((Segment(1, 0, 0.0), [0.0]), (Segment(2, 0, 0.0, 1.0), [0.0, 1.0])):
         free = support.unconstrain(tensor(ends))
         assert free.isfinite().all()
         torch.testing.assert_close(support.constrain(free), tensor(ends), rtol=0, atol=1e-10)
@@ -80,7 +81,7 @@ def test_numbers_of_a_vector_have_supports_by_their_places():
 
 def test_supports_survive_as_a_table_of_numbers():
     supports = Supports.of(GIVEN, STRUCTURE)
-    again = Supports.decoded(supports.encoded(), sum(size for size, _ in supports.segments))
+    again = Supports.decoded(supports.encoded(), STRUCTURE.dim)
     assert again.segments == supports.segments
 
 
@@ -121,18 +122,16 @@ def test_draws_outside_are_refused_by_name():
 
 def test_what_is_outside_is_found_on_both_sides():
     values = tensor([-3.1, -3.0, 0.0, 7.0, 7.1])
-    assert Interval(-3.0, 7.0).outside(values).tolist() == [True, False, False, False, True]
-    assert Interval(-3.0).outside(values).tolist() == [True, False, False, False, False]
-    assert Interval(-math.inf, 7.0).outside(values).tolist() == [False, False, False, False, True]
-    assert not Interval().outside(values).any()
+    ends = {(-3.0, 7.0): [0, 4], (-3.0, None): [0], (None, 7.0): [4], "real": []}
+    for support, outside in ends.items():
+        segment = as_segment(support, (), "support")
+        assert segment.outside(values).nonzero()[:, 0].tolist() == outside
     rows = tensor([[0.2, 0.3, 0.5, 1.0, 0.0, 0.0], [0.2, 0.3, 0.6, 1.5, -0.5, 0.0]])
-    found = Simplex(3).outside(rows).tolist()
+    found = Segment(6, 3, 0.0, 1.0).outside(rows).tolist()
     assert found[0] == [False] * 6  # up to rounding
     assert found[1] == [True, True, True, False, True, False]  # a wrong sum, a negative number
 
 
-def test_supports_are_taken_as_they_are_too():
-    assert as_support(Interval(1.0, 2.0), (), "support") == Interval(1.0, 2.0)
-    assert as_support((None, 4), (), "support") == Interval(-math.inf, 4.0)
-    assert str(Interval(0.0)) == "numbers between 0 and inf"
-    assert str(Simplex(3)) == "3 nonnegative numbers with the sum 1"
+def test_supports_are_described_in_words():
+    assert str(as_segment("positive", (), "support")) == "numbers between 0 and inf"
+    assert str(as_segment("simplex", (3,), "support")) == "3 nonnegative numbers with the sum 1"

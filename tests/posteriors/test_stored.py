@@ -75,27 +75,6 @@ def test_rows_share_the_memory_of_a_single_array():
     assert as_draws({"a": tensor}).flat.data_ptr() == tensor.data_ptr()
 
 
-@settings(deadline=None)
-@given(st.floats(0.01, 0.99))
-def test_two_parts_of_each_chain(fraction):
-    first, second = DRAWS.split(fraction)
-    assert first.chains == second.chains == 3
-    assert first.per_chain + second.per_chain == 5
-    assert abs(first.per_chain - fraction * 5) <= 1
-    assert first.take(range(first.count))["place"][:, 1].max() == first.per_chain - 1
-    assert second.take(range(second.count))["place"][:, 1].min() == first.per_chain
-
-
-def test_chains_of_one_draw_are_divided():
-    first, second = as_draws(torch.arange(10.0).reshape(10, 1, 1), layout="chains").split(0.3)
-    assert first.flat[:, 0].tolist() == [0, 1, 2]
-    assert second.chains == 7
-    with refused("fraction", r"0\.5 of a single draw"):
-        first.split(0.1)[0].split()
-    with refused("fraction", r"1\.0"):
-        DRAWS.split(1.0)
-
-
 def test_to():
     moved = DRAWS.to("cpu", torch.float64)
     assert {part.dtype for part in moved.parts.values()} == {torch.float64}

@@ -238,7 +238,7 @@ def test_the_tensors_of_a_bag_agree_with_its_structure():
     bag.make_room(tensors)
     bag.load_state_dict(tensors)
     assert torch.equal(bag.free, tensors["free"])
-    assert [size for size, _ in bag.supports.segments] == [2, 1]
+    assert [segment.size for segment in bag.supports.segments] == [2, 1]
     large = Structure.from_spec({"names": ["a"], "shapes": [[10**12]]})
     for other in (large, Structure(("a",), ((2,),))):
         with refused("free", r"shape \(4, 3\)"):

@@ -3,8 +3,6 @@ r"""How close a student is to the average over all draws, and the cost of both."
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +11,11 @@ from typing import Any
 import torch
 from rich.table import Table
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
-from limbeck.arrays import X, leaves, part_of, rows
+from limbeck.arrays import X, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.pool import (
-    Pool,
-    average_at,
-    divergence_terms,
-    pool_divergence,
-)
+from limbeck.condensation.pool import Pool, average_at
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
 from limbeck.distributions import average
@@ -135,8 +129,7 @@ def agreement(
             t, f = predictive(predict, draws, block), student(block)
             errors.append((t.mean - f.mean).abs().flatten())
             pool = Pool.at(block, t, classes, each, generator)
-            kl_of = pool_divergence if classes else divergence_terms
-            divergences.append(kl_of(f, classes, *pool[1:]).flatten())
+            divergences.append((pool.divergence(f) if classes else pool.terms(f)).flatten())
             if y is not None:
                 labels = y[start : start + size]
                 logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
@@ -170,16 +163,9 @@ def posterior_divergence(
     if draws.count > most:
         draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
     pool, noise = average_at(predict, draws, x, outcomes, generator)
-    return pool.divergences(student, predict.classes is not None), noise
+    return pool.divergences(student), noise
 
 
 def _seconds(call: Callable[[], Any]) -> float:
-    call()
-    times: list[float] = []
-    while len(times) < 5 and sum(times) < 1.0:
-        began = time.perf_counter()
-        result = call()
-        if any(tensor.is_cuda for tensor in leaves(result)):
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return max(statistics.median(times), 1e-9)
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=0.02).median

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from limbeck.condensation.held_out import (
     MEASURED,
     HeldOut,
     check_new_inputs,
-    distinct_rows,
     sample_rows,
     sources_of,
 )
@@ -39,40 +39,28 @@ from limbeck.condensation.pool import (
 )
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import strata
+from limbeck.condensation.teachers import Request, strata
 from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
 from limbeck.posteriors.draws import Diagnostics, Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
-from limbeck.training.config import Training
 
 PREDICTIONS = 3 * 10**7  # single predictions of outcomes that the average at a pool may take
 POOL = 4_000, 1_500  # inputs of a pool at most: of classes, and of drawn outcomes
-COVARIANCE_INPUTS = 512  # different inputs whose covariances are compared, at most
 STREAM_BYTES = 2**28  # of the draws of a stream, at most
 STOP = "the divergence at held-out inputs also decided when to stop"
 
 
-@dataclass(frozen=True)
-class BagOptions:
-    r"""Arguments of `limbeck.condense` that a fit by L-BFGS has to itself."""
-
-    pool: int | str
-    noise: float
-    samples: int
-    joint: bool
-    steps: int
-
-    def size(self, function: PredictFunction, draws: int, components: int) -> int:
-        r"""The number of inputs of a pool: steps and the average over draws are affordable."""
-        if isinstance(self.pool, int):
-            return self.pool
-        classes = function.classes
-        affordable = PREDICTIONS // (5 * draws if classes is None else draws * classes // 3 + 1)
-        at_once = 2 * 10**7 // (components * function.numbers)
-        return max(500, min(POOL[classes is None], affordable, at_once))
+def _pool_size(request: Request, function: PredictFunction, draws: int, components: int) -> int:
+    r"""The number of inputs of a pool: steps and the average over draws are affordable."""
+    if isinstance(request.pool, int):
+        return request.pool
+    classes = function.classes
+    affordable = PREDICTIONS // (5 * draws if classes is None else draws * classes // 3 + 1)
+    at_once = 2 * 10**7 // (components * function.numbers)
+    return max(500, min(POOL[classes is None], affordable, at_once))
 
 
 def can_pool(source: Inputs) -> bool:
@@ -81,21 +69,16 @@ def can_pool(source: Inputs) -> bool:
 
 
 def fit_bag(
-    training: Training, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
-    split: HeldOut, options: BagOptions, diagnostics: Diagnostics | None,
+    request: Request, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
+    split: HeldOut, steps: int, diagnostics: Diagnostics | None,
 ) -> Condensed:  # fmt: skip
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
-    seed, device, dtype = training.seed, bag.free.device, bag.free.dtype
+    training, seed, dtype = request.training, request.training.seed, bag.free.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    classes = function.classes is not None
-    end = None
-    if isinstance(draws, Draws):
-        stored = draws.to(device, dtype)
-    else:
-        stored, end = _read(draws, options.samples, dtype)
-    size = options.size(function, stored.count, bag.components)
-    x, weight, given = _training_inputs(split.training, size, options.noise, generator)
-    new = _held_out_inputs(split, max(100, size // 4), options.noise, generator)
+    stored, end = _read(draws, request.samples, bag.free.device, dtype)
+    size = _pool_size(request, function, stored.count, bag.components)
+    x, weight, given = _training_inputs(split.training, size, request.noise, generator)
+    new = _held_out_inputs(split, max(100, size // 4), request.noise, generator)
     new = x if new is None else new  # with other outcomes
     everything = join([x, new])
     outcomes = PREDICTIONS // (stored.count * rows(everything))
@@ -111,31 +94,28 @@ def fit_bag(
     watched = pool.take(outside) if len(outside) else trained
     candidates = _start(bag, function, stored, trained, generator)
     covariances = None
-    if options.joint:
+    if request.joint:
         # all rows, also held-out ones: covariances of a group that is left out cannot be known
         parts = (split.training, None if split.kind == GIVEN else split.source)
         known = [part.x for part in parts if isinstance(part, Dataset)]
-        some = distinct_rows(join(known) if known else x, COVARIANCE_INPUTS)
-        covariances = Covariances.of(function, stored, some)
-    wrapped = PoolDivergence(bag, classes, covariances)
+        covariances = Covariances.of(function, stored, join(known) if known else x)
+    wrapped = PoolDivergence(bag, trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
-    before = float(watched.divergences(bag, classes).mean())
+    before = float(watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
-    metrics = {k: lambda _, f=f: f(bag) for k, f in (training.metrics or {}).items()}
     settings = replace(
-        training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=options.steps,
-        held_out=watched.data(), patience=training.patience or 8, metrics=metrics or None,
+        training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=steps,
+        held_out=watched.data(), patience=training.patience or 8,
     )  # fmt: skip
     weights = None if weight is None else weight[inside.to(weight.device)]
     # nearer than the draws themselves are to the posterior; covariances need all steps
-    enough = -math.inf if options.joint else noise / 4
+    enough = -math.inf if request.joint else noise / 4
     run, outcome = run_steps(None, wrapped, trained.data(weights), kl(), settings, enough)
     if run.best and run.plateau is not None and run.plateau.best < before + penalty:
         wrapped.load_state_dict(run.best)
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
-    bag.joint = options.joint
-    after = float(watched.divergences(bag, classes).mean())
+    bag.joint = request.joint
     notes = [*draws.notes, *function.notes]
     if lost := int((~finite).sum()):
         notes.append(f"{lost:,} inputs between rows were left out: predict is not finite there")
@@ -150,30 +130,31 @@ def fit_bag(
         head=OutputFamily.of(function.example), calling=function, posterior=draws,
     )  # fmt: skip
     check_student(result, part_of(x, 0, 8))
-    ratio, outcome_weight = ratios(function, candidates, watched, generator, 4 * FEATURES)
-    curve = draws_curve(ratio, outcome_weight, classes, generator)
+    after = float(watched.divergences(bag).mean())
+    curve = draws_curve(*ratios(function, candidates, watched, generator, 4 * FEATURES), generator)
+    measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
+    if covariances is not None:
+        others = Covariances.of(function, stored, new)
+        measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
+        measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
     data = split.training if isinstance(split.training, Dataset) else Dataset(x)
     new_inputs = check_new_inputs(split, data, measure, seed, STOP, 1e-3)
-    result.new_inputs = replace(
-        new_inputs, start=before, best=after, worth=worth(curve, after), curve=tuple(curve.items()),
-        noise=noise,
-    )  # fmt: skip
-    if covariances is not None:
-        others = Covariances.of(function, stored, distinct_rows(new, COVARIANCE_INPUTS))
-        error = max(covariances.error_of(bag), others.error_of(bag))
-        needed = covariances.components()
-        result.new_inputs = replace(result.new_inputs, covariance=error, needed=needed)
+    result.new_inputs = replace(new_inputs, curve=tuple(curve.items()), noise=noise, **measured)
     return result
 
 
-def _read(stream: Stream, count: int, dtype: torch.dtype) -> tuple[Draws, StreamEnded | None]:
-    r"""The next draws of a stream, as many as fit into memory; and its end, if it came to it."""
-    count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, stream.structure, dtype)))
+def _read(
+    draws: Draws | Stream, count: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Draws, StreamEnded | None]:
+    r"""All stored draws, or the next of a stream that fit into memory; its end, if it came."""
+    if isinstance(draws, Draws):
+        return draws.to(device, dtype), None
+    count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, draws.structure, dtype)))
     batches, done, end = list[X](), 0, None
     while done < count and end is None:
         try:
-            batches.append(stream.next(min(100, count - done)))
+            batches.append(draws.next(min(100, count - done)))
             done += rows(batches[-1])
         except StreamEnded as error:
             if not batches:
@@ -188,8 +169,8 @@ def _start(
     r"""Set a bag to draws whose average is near that of all; the candidates for that."""
     most = min(draws.count, CANDIDATES)
     candidates = draws.take(strata(draws.count, most, generator))
-    ratio, weight = ratios(function, candidates, pool, generator, FEATURES)
-    chosen = choose_draws(ratio, weight, bag.components, function.classes is not None)
+    likely = ratios(function, candidates, pool, generator, FEATURES)
+    chosen = choose_draws(*likely, bag.components)
     bag.start_at(draws.structure.flatten(candidates)[chosen])
     return candidates
 

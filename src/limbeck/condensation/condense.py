@@ -16,10 +16,10 @@ from limbeck import losses
 from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
 from limbeck.condensation.agreement import OUTCOMES, posterior_divergence
-from limbeck.condensation.bag_fit import BagOptions, can_pool, fit_bag
+from limbeck.condensation.bag_fit import can_pool, fit_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
-from limbeck.condensation.pool import Pool, pool_divergence
+from limbeck.condensation.pool import Pool
 from limbeck.condensation.predict_function import (
     OutputFamily,
     Pair,
@@ -27,6 +27,7 @@ from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
     class_student,
+    rows_of,
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
@@ -179,7 +180,8 @@ def condense(
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
     request = Request(
-        draws, predict, inputs, student, bag, held_out, held_out_fraction, training
+        draws, predict, inputs, student, bag, held_out, held_out_fraction, pool, samples, noise,
+        joint, training,
     )  # fmt: skip
     if predictions is not None:
         return _condense_predictions(request, predictions, _as_loss(loss))
@@ -188,19 +190,18 @@ def condense(
         raise ArgumentError(name, None, f"{kind}; or predictions= of the draws at the inputs")
     online = teachers.is_online(online, draws)
     if inputs is None:
-        return densities.condense_density(request, covariance, samples, restarts, online)
-    criterion, bag_options = _as_loss(loss), None
+        return densities.condense_density(request, covariance, restarts, online)
+    criterion, bag_steps = _as_loss(loss), None
     terms = [(c, term.name, getattr(term, "temperature", 1)) for c, term in criterion]
     default = all(getattr(training, name) == getattr(Training(), name) for name in GRADIENT)
     default = default and student is None and draws_per_input == "auto" and pool is not None
     resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
-        most = 400 if steps == "auto" else int(steps)
-        bag_options = BagOptions(pool or "auto", noise, samples, joint, most)
+        bag_steps = 400 if steps == "auto" else int(steps)
     elif joint:
         expected = "False beside other students, losses and settings of gradient descent"
         raise ArgumentError("joint", True, expected)
-    return _condense_draws(request, criterion, online, pool, draws_per_input, bag_options)
+    return _condense_draws(request, criterion, online, draws_per_input, bag_steps)
 
 
 def _as_loss(loss: Loss | str) -> Loss:
@@ -214,9 +215,9 @@ def _as_loss(loss: Loss | str) -> Loss:
 
 
 def _condense_draws(
-    request: Request, loss: Loss, online: bool, pool: int | str | None, draws_per_input: int | str,
-    bag_options: BagOptions | None = None,
-) -> Condensed:  # fmt: skip
+    request: Request, loss: Loss, online: bool, draws_per_input: int | str, bag_steps: int | None
+) -> Condensed:
+    r"""Condense by L-BFGS, in so many steps at most, where that is possible; else by gradients."""
     all_inputs, student, seed = as_inputs(request.inputs), request.student, request.training.seed
     device, dtype = request.device, request.dtype
     split = hold_out(all_inputs, request.held_out, request.held_out_fraction, seed)
@@ -230,10 +231,9 @@ def _condense_draws(
     x = source.probe(PROBE).x
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
-    if bag_options is not None and function.vmapped and can_pool(source):
+    if bag_steps is not None and function.vmapped and can_pool(source):
         bag, _ = _make_bag(function, draws, training, request)
-        what = (request.training, bag.to(device), function, draws, split)
-        return fit_bag(*what, bag_options, diagnostics)
+        return fit_bag(request, bag.to(device), function, draws, split, bag_steps, diagnostics)
     if student is None:
         student, training = _make_bag(function, draws, training, request)
     head = OutputFamily.of(function.example)
@@ -241,13 +241,12 @@ def _condense_draws(
     fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
     fresh = fresh_type(draws, seed + 3)
     student = student.to(device)
-    if training.metrics:  # of the student itself, not of what wraps it
-        metrics = {k: lambda _, f=metric: f(student) for k, metric in training.metrics.items()}
-        training = replace(training, metrics=metrics)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
     if stored is not None and head.classes:
-        source, training = _pool_inputs(source, pool, stored.count, training, function.vmapped)
+        source, training = _pool_inputs(
+            source, request.pool, stored.count, training, function.vmapped
+        )
     size = _batch_size(training, source)
     if draws_per_input == "auto":  # at most a million numbers a step
         most = 10**6 // (size * function.numbers)
@@ -313,7 +312,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         expected = "None beside predictions, which are known at the inputs alone"
         raise ArgumentError("patience", training.patience, expected)
     averages = map_parameters(averages, lambda value, dims: value.to(device, dtype))
-    targets = averages if split.rows is None else densities.rows_of(averages, split.rows[0])
+    targets = averages if split.rows is None else rows_of(averages, split.rows[0])
     head, x = OutputFamily.of(targets), source.probe(PROBE).x
     if student is None and request.draws is not None:
         student, training = _make_bag(*request.bind(x), training, request)
@@ -327,7 +326,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
 
         def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
             assert batch.index is not None
-            return Pair(batch.x, densities.rows_of(targets, batch.index).sample((), generator))
+            return Pair(batch.x, rows_of(targets, batch.index).sample((), generator))
 
         wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
         run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
@@ -338,9 +337,9 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     generator, divergences = torch.Generator().manual_seed(seed), []
     for index in split.rows:  # trained on, and held out
         here = index[torch.randperm(len(index), generator=generator)[:MEASURED]].to(data.device)
-        t, f = densities.rows_of(averages, here), result.predict(data.build(here).x)
+        t, f = rows_of(averages, here), result.predict(data.build(here).x)
         pool = Pool.at(here, t, head.classes, OUTCOMES, generator)
-        divergences.append(pool_divergence(f, head.classes, *pool[1:]).double())
+        divergences.append(pool.divergence(f).double())
     result.new_inputs = judge(divergences[0], divergences[1], 0.0, split.kind, seed)
     return result
 

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +25,7 @@ from limbeck.condensation.predict_function import (
     OutputFamily,
     PairDensity,
     PredictFunction,
+    Wrapped,
     unpair,
 )
 from limbeck.condensation.sample_bag import SampleBag
@@ -207,15 +207,6 @@ class Condensed(Result):
         by_name = "posterior_predictive" in inspect.signature(arviz.from_dict).parameters
         return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)
 
-    @checked_arguments
-    def save(self, folder: PathLike) -> Path:
-        r"""Write the student, its history and the form of its outputs into a folder.
-
-        A ready-made model of `limbeck.condensation.models` is saved by its name and settings. Your
-        own function is not saved: pass it to `load` again. Draws are not saved either.
-        """
-        return super().save(folder)
-
     def to_files(self) -> dict[str, Content]:
         bag = None
         if isinstance(self.student, SampleBag):
@@ -348,6 +339,9 @@ def run_steps(
 
     A held-out loss of at most `enough` ends the training too.
     """
+    if training.metrics and isinstance(student, Wrapped):  # they are of the student itself
+        metrics = {k: lambda _, f=f: f(student.student) for k, f in training.metrics.items()}
+        training = replace(training, metrics=metrics)
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):

@@ -21,7 +21,7 @@ from limbeck.condensation.predict_function import Pair, PredictFunction, paired,
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
-from limbeck.distributions.base import Distribution, map_parameters
+from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
@@ -163,11 +163,6 @@ def outcomes_of_draws(
     return teacher, outcomes
 
 
-def rows_of(distribution: Distribution, index: Tensor) -> Distribution:
-    r"""The distributions at some rows."""
-    return map_parameters(distribution, lambda value, dims: value[index.to(value.device)])
-
-
 @torch.no_grad()
 def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
     r"""Held-out inputs with outcomes, which are drawn once."""
@@ -199,7 +194,7 @@ def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -
 
 
 def condense_density(
-    request: Request, covariance: str, samples: int, restarts: int | None, online: bool
+    request: Request, covariance: str, restarts: int | None, online: bool
 ) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     student = request.student
@@ -229,7 +224,7 @@ def condense_density(
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
-        index = teachers.strata(stored.count, samples, generator)
+        index = teachers.strata(stored.count, request.samples, generator)
         x = events_of(function, stored.take(index), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, map_tensors, part_of, rows
+from limbeck.arrays import X, join, part_of, rows
+from limbeck.condensation.predict_function import rows_of
 from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
@@ -78,12 +79,8 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
         return HeldOut(source, inputs, GIVEN)
     if part == 0:
         return HeldOut(source, None, "", "held_out_fraction is 0")
-    return _hold_out_rows(source, part, seed)
-
-
-def _hold_out_rows(source: Inputs, fraction: float | None, seed: int) -> HeldOut:
     if isinstance(source, Dataset):
-        index = split_rows(source.x, fraction, seed)
+        index = split_rows(source.x, part, seed)
         if index is None:
             reason = f"fewer than {MIN_ROWS} different rows, so that none were held out"
             return HeldOut(source, None, "", reason)
@@ -143,8 +140,7 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
         raise NoNewInputs("all of these are rows that the student was trained on")
-    index = torch.from_numpy(np.flatnonzero(new))
-    return map_tensors(lambda part: part[index.to(part.device)], drawn), int((~new).sum())
+    return rows_of(drawn, torch.from_numpy(np.flatnonzero(new))), int((~new).sum())
 
 
 def sources_of(source: Inputs) -> list[Inputs]:
@@ -171,7 +167,7 @@ def sample_rows(data: Dataset, most: int, generator: torch.Generator) -> Tensor:
 def distinct_rows(x: X, most: int) -> X:
     r"""The first rows that differ from each other, at most so many."""
     first = np.sort(np.unique(_keys(x), return_index=True)[1])[:most]
-    return map_tensors(lambda part: part[torch.from_numpy(first).to(part.device)], x)
+    return rows_of(x, torch.from_numpy(first))
 
 
 def _measured_rows(data: Dataset, seed: int) -> X:
@@ -285,7 +281,7 @@ class NewInputs:
         r"""The inverse of `record`; None of results that were saved without it."""
         if record is None:
             return cls()
-        record = {name: value for name, value in record.items() if name != "drift"}  # once a field
+        record = dict(record)
         for name in ("training", "held_out"):
             if (values := record[name]) is not None:
                 numbers: Any = {k: math.nan if v is None else v for k, v in values.items()}

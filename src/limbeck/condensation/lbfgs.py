@@ -36,15 +36,14 @@ class LBFGS:
         # differences of parameters and of gradients, the newest last; and how many there are
         self._moves, self._slopes = torch.zeros(2, MEMORY, size, **wide)
         self._known = torch.zeros(1, dtype=torch.int64)
-        # the loss, each term and the total, and the gradient where the student is; NaN if unknown
-        self._here = torch.full((len(objective.terms) + 2 + size,), math.nan, **wide)
+        # the means of terms and of the total, and the gradient where the student is; NaN if unknown
+        self._here = torch.full((len(objective.terms) + 1 + size,), math.nan, **wide)
 
     def step(self, plan: Plan, traced: bool) -> None:
         progress, x = self.progress, self._read()
         if self._here[0].isnan():
             self._here = self._evaluate(plan)
-        terms = len(progress.last)
-        value, means, gradient = self._here.split([1, terms, len(x)])
+        means, gradient = self._here.split([len(progress.last), len(x)])
         norm = gradient.norm()
         good = progress.finite & norm.isfinite() & means.isfinite().all()
         progress.last.copy_(means.to(progress.last))
@@ -52,11 +51,11 @@ class LBFGS:
         progress.sums.add_(torch.where(good, means, 0.0))
         progress.done.add_(good.double())
         progress.finite.copy_(good)
-        if good and not self._search(plan, x, float(value), gradient) and self._known:
+        if good and not self._search(plan, x, means[-1], gradient) and self._known:
             self._known.zero_()  # the curvature misleads: begin again along the gradient
-            self._search(plan, x, float(value), gradient)
+            self._search(plan, x, means[-1], gradient)
 
-    def _search(self, plan: Plan, x: Tensor, value: float, gradient: Tensor) -> bool:
+    def _search(self, plan: Plan, x: Tensor, value: Tensor, gradient: Tensor) -> bool:
         r"""Move to a lower value along the direction; False, and back at x, if there is none."""
         direction = self._direction(gradient)
         slope = float(gradient @ direction)
@@ -67,7 +66,7 @@ class LBFGS:
         for _ in range(20):
             self._write(x + size * direction)
             here = self._evaluate(plan)
-            if float(here[0]) <= value + 1e-4 * size * slope:
+            if here[-len(x) - 1] <= value + 1e-4 * size * slope:
                 self._remember(size * direction, here[-len(x) :] - gradient)
                 self._here = here
                 return True
@@ -100,15 +99,13 @@ class LBFGS:
             self._known.add_(1).clamp_(max=MEMORY)
 
     def _evaluate(self, plan: Plan) -> Tensor:
-        r"""The loss, the mean of each term and of the total, and the gradient, in one row."""
+        r"""The mean of each term and of the total, and the gradient, in one row."""
         with torch.enable_grad():
             terms = self.objective(plan)
-            total = self.objective.total(terms).mean()
-            found = torch.autograd.grad(total, self.parameters, materialize_grads=True)
-        means = [total.detach(), *(term.detach().mean() for term in terms), total.detach()]
-        return torch.cat([part.flatten().double() for part in (*means, *found)])
+            means = [term.mean() for term in (*terms, self.objective.total(terms))]
+            slopes = torch.autograd.grad(means[-1], self.parameters, materialize_grads=True)
+        return torch.cat([part.detach().flatten().double() for part in (*means, *slopes)])
 
-    @torch.no_grad()
     def _read(self) -> Tensor:
         return torch.cat([p.detach().flatten().double() for p in self.parameters])
 
@@ -122,9 +119,8 @@ class LBFGS:
         return True
 
     def tensors(self) -> Tensors:
-        state = {"moves": self._moves, "slopes": self._slopes, "known": self._known}
-        state["here"] = self._here
-        return {f"progress.{name}": t for name, t in self.progress.tensors().items()} | state
+        own = {name: getattr(self, f"_{name}") for name in ("moves", "slopes", "known", "here")}
+        return {f"progress.{name}": t for name, t in self.progress.tensors().items()} | own
 
     def load(self, tensors: Tensors, path: Path) -> None:
         copy_into(self.tensors(), tensors, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -52,6 +52,9 @@ class Regression:
 
     def __post_init__(self) -> None:
         choice("family", self.family, FAMILIES)
+        if self.classes is not None:
+            classes = integer("classes", self.classes, "a whole number from 2", least=2)
+            object.__setattr__(self, "classes", classes)
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         r"""The distribution of y at each of the inputs x (n, D); of one variable, (n,) will do."""
@@ -123,8 +126,6 @@ def softmax(
     weights: str = "beta", bias: str = "alpha", *, classes: int | None = None
 ) -> Regression:
     r"""Softmax regression, p(y = k) ∝ exp(x·weights_k + bias_k); see `Regression`."""
-    if classes is not None:
-        classes = integer("classes", classes, "a whole number from 2", least=2)
     return Regression("softmax", weights, bias, classes=classes)
 
 
@@ -150,33 +151,28 @@ class MLPRegression:
         if scale is not None and sizes[-1] != 1:
             raise ArgumentError("sizes", sizes, "one output, where there is a scale")
         self.scale = scale
-        self.structure = Structure.of(dict(self._net.named_parameters()), leading=0)
+        self._weights = dict(self._net.named_parameters())
+        drawn = {scale: torch.empty(())} if isinstance(scale, str) else {}
+        self.structure = Structure.of(self._weights | drawn, leading=0)
 
     def __call__(self, draw: X, x: Tensor) -> Any:
-        scale: Any = self.scale
-        scales = [scale] if isinstance(scale, str) else []
         if isinstance(draw, Tensor):
-            size = self.structure.dim + len(scales)
-            if draw.shape[0] != size:
-                received = f"draws of {draw.shape[0]} numbers"
-                raise ArgumentError("posterior", received, f"{size}, the weights of {self._net}")
-            scale = draw[-1] if scales else scale
-            weights: Any = self.structure.unflatten(draw[: self.structure.dim])
-        else:
-            _check_names(draw, *self.structure.names, *scales)
-            scale = draw[scale] if scales else scale
-            weights = {name: draw[name] for name in self.structure.names}
-        z = functional_call(self._net, weights, (x,))
+            if len(draw) != self.structure.dim:
+                expected = f"{self.structure.dim}, the weights of {self._net}"
+                raise ArgumentError("posterior", f"draws of {len(draw)} numbers", expected)
+            draw = cast("dict[str, Tensor]", self.structure.unflatten(draw))
+        _check_names(draw, *self.structure.names)
+        scale = draw[self.scale] if isinstance(self.scale, str) else self.scale
+        z = functional_call(self._net, {name: draw[name] for name in self._weights}, (x,))
         if scale is not None:
             return _normal(z[:, 0], scale)
         return Bernoulli(logits=z[:, 0]) if z.shape[1] == 1 else Categorical(logits=z)
 
 
 def _check_names(draw: Mapping[str, Tensor], *names: str) -> None:
-    for name in names:
-        if name not in draw:
-            received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
-            raise ArgumentError("posterior", received, f"draws that have {name!r}")
+    for name in set(names) - draw.keys():
+        received = f"no variable {name!r} among {', '.join(map(repr, draw))}"
+        raise ArgumentError("posterior", received, f"draws that have {name!r}")
 
 
 def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> MLPRegression:
@@ -184,17 +180,10 @@ def mlp(*sizes: int, hidden: str = "tanh", scale: str | float | None = None) -> 
     return MLPRegression(sizes, hidden, scale)
 
 
-SETTINGS = dict.fromkeys(("logistic", "probit", "poisson"), ("weights", "bias")) | {
-    "linear": ("weights", "bias", "scale"),
-    "softmax": ("weights", "bias", "classes"),
-}
-
-
 def model_spec(predict: object) -> dict[str, Any] | None:
     r"""A ready-made model by its name and settings; None of any other function."""
     if type(predict) is Regression:
-        names = SETTINGS[predict.family]
-        spec = {"model": predict.family, **{name: getattr(predict, name) for name in names}}
+        spec = {"model" if name == "family" else name: v for name, v in vars(predict).items()}
     elif type(predict) is MLPRegression:
         net = predict._net.spec()
         spec = {"model": "mlp", "sizes": list(net["sizes"]), "hidden": net["hidden"]}
@@ -216,6 +205,5 @@ def named_model(spec: dict[str, Any] | None) -> Callable[..., Distribution] | No
     name = options.pop("model", None)
     if name == "mlp":
         return mlp(*options.pop("sizes", ()), **options)
-    choice("model", name, (*SETTINGS, "mlp"))
-    factories = {f.__name__: f for f in (linear, logistic, poisson, probit, softmax)}
-    return factories[name](**options)
+    choice("model", name, (*FAMILIES, "mlp"))
+    return Regression(name, **options)

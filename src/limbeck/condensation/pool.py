@@ -7,21 +7,23 @@ block, so training needs no draws.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from limbeck.arrays import X, as_dict, map_tensors, part_of, random, rows
-from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR
+from limbeck.arrays import X, as_dict, part_of, random, rows
+from limbeck.condensation.held_out import MAX_COVARIANCE_ERROR, distinct_rows
 from limbeck.condensation.predict_function import (
     Pair,
     PredictFunction,
+    Wrapped,
     class_logs,
     paired,
+    rows_of,
     unpair,
 )
 from limbeck.condensation.teachers import strata
@@ -36,6 +38,7 @@ AT_ONCE = 2**22  # single predictions of outcomes in memory at once
 CANDIDATES = 1000  # draws among which the first components are chosen
 FEATURES = 1000  # outcomes by which they are compared
 COVARIANCE_WEIGHT = 0.1  # nats that covariances count which are wrong by 100%
+COVARIANCE_INPUTS = 512  # different inputs whose covariances are compared, at most
 COVARIANCE_ROWS = 1000  # rows whose differences make the noise of neighbours
 
 
@@ -64,7 +67,7 @@ def neighbours(
     low, high = z.amin(0), z.amax(0)
     moved = torch.where(low >= 0, moved.abs(), moved)
     moved = torch.where((low >= 0) & (high <= 1), (1 - (1 - moved).abs()).clamp(0, 1), moved)
-    near, start = {name: part[index.to(part.device)] for name, part in parts.items()}, 0
+    near, start = rows_of(parts, index), 0
     for name, columns in moving.items():
         flat, size = near[name].reshape(count, -1).clone(), int(columns.sum())
         flat[:, columns] = moved[:, start : start + size].to(flat.dtype)
@@ -79,14 +82,15 @@ class Pool(NamedTuple):
     y: Tensor  # outcomes (n, m, ...)
     weight: Tensor  # of outcomes, with the sum 1 over m
     log_t: Tensor  # log t(y|x), (n, m, ...)
+    classes: bool  # whether the outcomes are all classes, or drawn ones
 
     @classmethod
     def of(cls, x: X, y: Tensor, log_t: Tensor, classes: bool) -> Pool:
-        r"""A pool of outcomes (n, m, ...) of the average: all classes, or drawn ones."""
+        r"""A pool of outcomes (n, m, ...) of the average."""
         if not classes:
-            return cls(x, y, torch.full_like(log_t, 1 / log_t.shape[1]), log_t)
+            return cls(x, y, torch.full_like(log_t, 1 / log_t.shape[1]), log_t, False)
         weight = log_t.exp()
-        return cls(x, y, weight, torch.where(weight > 0, log_t, 0.0))
+        return cls(x, y, weight, torch.where(weight > 0, log_t, 0.0), True)
 
     @classmethod
     def at(
@@ -100,18 +104,36 @@ class Pool(NamedTuple):
         return cls.of(x, y.movedim(0, 1), t.log_prob(y).movedim(0, 1), False)
 
     def take(self, index: Tensor) -> Pool:
-        parts: Any = map_tensors(lambda part: part[index.to(part.device)], tuple(self))
-        return Pool(*parts)
+        return rows_of(self, index)
+
+    def log_probs(self, prediction: Any) -> Tensor:
+        r"""Log probabilities (..., n, m, ...) of the outcomes, of predictions (..., n)."""
+        if self.classes:
+            return class_logs(prediction)
+        leading = len(prediction.batch_shape) - (self.y.ndim - 1 - prediction.event)
+        first = self.y.movedim(1, 0)  # (m, n, ...)
+        first = first.reshape(len(first), *[1] * leading, *first.shape[1:])
+        return prediction.log_prob(first).movedim(0, leading + 1)
+
+    def terms(self, f: Any) -> Tensor:
+        r"""Terms (n, m, ...) whose mean, weighted, is KL(t ‖ f), of predictions f (n, ...).
+
+        The mean of f/t − 1 − log(f/t) has far less noise than that of log(t/f), and the same
+        expectation; over all classes both are the same number.
+        """
+        ratio = torch.where(self.weight > 0, self.log_probs(f) - self.log_t, 0.0)
+        return -ratio if self.classes else ratio.clamp_max(20.0).expm1() - ratio
+
+    def divergence(self, f: Any) -> Tensor:
+        r"""KL(t ‖ f) of predictions f (n, ...), (n,)."""
+        values = (self.weight * self.terms(f)).sum(1)
+        return values.flatten(1).mean(1) if values.ndim > 1 else values
 
     @torch.no_grad()
-    def divergences(self, student: Callable[[X], Any], classes: bool) -> Tensor:
-        r"""KL(t ‖ f) of a student f at each input, (n,)."""
-        values = []
-        for start in range(0, rows(self.x), 1000):
-            parts: Any = part_of(tuple(self), start, 1000)
-            part = Pool(*parts)
-            values.append(pool_divergence(student(part.x), classes, *part[1:]).double())
-        return torch.cat(values)
+    def divergences(self, student: Callable[[X], Any]) -> Tensor:
+        r"""KL(t ‖ f) of a student f at each input, (n,), in float64."""
+        parts = (part_of(self, start, 1000) for start in range(0, rows(self.x), 1000))
+        return torch.cat([part.divergence(student(part.x)).double() for part in parts])
 
     def data(self, weight: Tensor | None = None) -> Dataset:
         r"""The pool as a data set of the loop, whose inputs `PoolDivergence` takes apart."""
@@ -122,12 +144,13 @@ class Pool(NamedTuple):
 class Covariances(NamedTuple):
     r"""The covariances of the means of predictions at some inputs, over all draws."""
 
-    x: X  # n inputs
+    x: X  # n inputs, the first that differ from each other
     matrix: Tensor  # (n, n)
 
     @classmethod
     @torch.no_grad()
     def of(cls, function: PredictFunction, draws: Draws, x: X) -> Covariances:
+        x = distinct_rows(x, COVARIANCE_INPUTS)
         size = max(1, AT_ONCE // (rows(x) * function.numbers))
         means = [function.stacked(block, x).mean.flatten(1) for block in draws.blocks(size)]
         return cls(x, torch.cov(torch.cat(means).double().T, correction=0))
@@ -147,24 +170,25 @@ class Covariances(NamedTuple):
         return float(self.error(bag.covariances(self.x)))
 
 
-class PoolDivergence(nn.Module):
+class PoolDivergence(Wrapped):
     r"""−KL(t ‖ f) of a student f at each input of a pool, (n,), as a log density of the loop.
 
     With covariances, the square of their relative error counts too: a tenth as 10⁻³ nats.
     """
 
     output_form = "log_density"
+    student: SampleBag
 
     def __init__(
         self, student: SampleBag, classes: bool, covariances: Covariances | None = None
     ) -> None:
-        super().__init__()
-        self.student, self.classes, self.covariances = student, classes, covariances
+        super().__init__(student)
+        self.classes, self.covariances = classes, covariances
 
     def forward(self, parts: dict[str, Tensor]) -> Tensor:
-        pair = unpair(parts)
-        targets = (parts[name] for name in ("weight", "log_t"))
-        values = -pool_divergence(self.student(pair.x), self.classes, pair.y, *targets)
+        x, y, _ = unpair(parts)
+        pool = Pool(x, y, parts["weight"], parts["log_t"], self.classes)
+        values = -pool.divergence(self.student(x))
         return values - self.penalty().to(values.dtype)
 
     def penalty(self) -> Tensor:
@@ -173,36 +197,6 @@ class PoolDivergence(nn.Module):
             return torch.zeros(())
         own = self.student.covariances(self.covariances.x)
         return COVARIANCE_WEIGHT * self.covariances.error(own).square()
-
-
-def log_probs(prediction: Any, y: Tensor, classes: bool) -> Tensor:
-    r"""Log probabilities (..., n, m, ...) of outcomes y (n, m, ...), of predictions (..., n)."""
-    if classes:
-        return class_logs(prediction)
-    leading = len(prediction.batch_shape) - (y.ndim - 1 - prediction.event)
-    first = y.movedim(1, 0)  # (m, n, ...)
-    first = first.reshape(len(first), *[1] * leading, *first.shape[1:])
-    return prediction.log_prob(first).movedim(0, leading + 1)
-
-
-def divergence_terms(
-    prediction: Any, classes: bool, y: Tensor, weight: Tensor, log_t: Tensor
-) -> Tensor:
-    r"""Terms (n, m, ...) at outcomes of t, whose mean, weighted, is KL(t ‖ f).
-
-    The mean of f/t − 1 − log(f/t) has far less noise than that of log(t/f), and the same
-    expectation; over all classes both are the same number.
-    """
-    ratio = torch.where(weight > 0, log_probs(prediction, y, classes) - log_t, 0.0)
-    return -ratio if classes else ratio.clamp_max(20.0).expm1() - ratio
-
-
-def pool_divergence(
-    prediction: Any, classes: bool, y: Tensor, weight: Tensor, log_t: Tensor
-) -> Tensor:
-    r"""KL(t ‖ f) of predictions f (n, ...) at outcomes (n, m, ...), (n,)."""
-    values = (weight * divergence_terms(prediction, classes, y, weight, log_t)).sum(1)
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
 
 
 def average_at(
@@ -214,30 +208,31 @@ def average_at(
     halves of the draws in time: the squares have four times the variance of the average's logs, and
     half of that is a divergence.
     """
-    classes, n = function.classes is not None, rows(x)
+    classes, n = function.classes, rows(x)
     with torch.no_grad():
-        if classes:
-            y = torch.arange(int(function.classes or 0)).expand(n, -1)
+        if classes is not None:
+            y = torch.arange(classes).expand(n, -1)
         else:
             some = strata(draws.count, min(draws.count, CANDIDATES), generator)
             some = some[torch.randperm(len(some), generator=generator)]
             y = draw_outcomes(function, draws.take(some), x, outcomes, generator)
+        places = Pool(x, y, y, y, classes is not None)
         size = max(1, AT_ONCE // (n * max(y[0].numel(), function.numbers)))
-        sums, counts = list[Tensor](), list[int]()
         number = torch.arange(draws.count)  # all chains at a time, then all at the next
         order = number % draws.chains * draws.per_chain + number // draws.chains
-        for half in order.tensor_split(min(2, draws.count)):
-            parts = [
-                log_probs(function.stacked(draws.take(block), x), y, classes).logsumexp(0)
+        halves = order.tensor_split(min(2, draws.count))
+        sums = [
+            torch.stack([
+                places.log_probs(function.stacked(draws.take(block), x)).logsumexp(0)
                 for block in half.split(size)
-            ]
-            sums.append(torch.stack(parts).logsumexp(0))
-            counts.append(len(half))
+            ]).logsumexp(0)
+            for half in halves
+        ]  # fmt: skip
     log_t = torch.stack(sums).logsumexp(0) - math.log(draws.count)
-    pool = Pool.of(x, y.to(log_t.device), log_t, classes)
+    pool = Pool.of(x, y.to(log_t.device), log_t, classes is not None)
     if len(sums) < 2:
         return pool, math.inf
-    squares = (sums[0] - sums[1] - math.log(counts[0] / counts[1])).square()
+    squares = (sums[0] - sums[1] - math.log(len(halves[0]) / len(halves[1]))).square()
     squares = squares.nan_to_num(0.0, 0.0, 0.0)  # of a class of one half alone
     return pool, float((pool.weight * squares).sum(1).mean()) / 8
 
@@ -249,9 +244,7 @@ def draw_outcomes(
     n, count, columns = rows(x), rows(draws), []
     for k in range(outcomes):
         index = (torch.randperm(n, generator=generator) * outcomes + k) % count
-        select: Any = lambda part, index=index: part[index.to(part.device)]  # noqa: E731
-        some = map_tensors(select, draws)
-        columns.append(function.paired(some, x).sample((), generator))
+        columns.append(function.paired(rows_of(draws, index), x).sample((), generator))
     return torch.stack(columns, 1)
 
 
@@ -261,27 +254,25 @@ def ratios(
 ) -> tuple[Tensor, Tensor]:
     r"""p(y|x, w)/t(y|x) of draws w at about `most` outcomes of a pool, (draws, m), and weights."""
     n, m = pool.log_t.shape[:2]
-    classes = function.classes is not None
-    each = m if classes else max(1, min(m, most // n))
+    each = m if pool.classes else max(1, min(m, most // n))
     index = torch.randperm(n, generator=generator)[: max(1, most // each)]
     part = pool.take(index)
-    if each < m:  # of outcomes that are drawn independently, the first ones are enough
-        part = Pool(part.x, *(values[:, :each] for values in part[1:]))
-    logs = log_probs(function.stacked(draws, part.x), part.y, classes)
+    # of outcomes that are drawn independently, the first ones are enough
+    y, weight, log_t = (values[:, :each] for values in part[1:4])
+    part = Pool(part.x, y, weight, log_t, pool.classes)
+    logs = part.log_probs(function.stacked(draws, part.x))
     ratio = (logs - part.log_t).flatten(1).clamp_max(50.0).exp()
-    weight = part.weight.flatten()
+    weight = weight.flatten()
     keep = weight > 0
     return ratio[:, keep].double(), (weight[keep] / weight.sum()).double()
 
 
-def subset_divergence(mean_ratio: Tensor, weight: Tensor, classes: bool) -> Tensor:
+def subset_divergence(mean_ratio: Tensor, weight: Tensor) -> Tensor:
     r"""KL(t ‖ f) of f = t · ratio, over the last axis."""
-    logs = mean_ratio.clamp_min(1e-300).log()
-    terms = -logs if classes else mean_ratio - 1 - logs
-    return terms @ weight
+    return (mean_ratio - 1 - mean_ratio.clamp_min(1e-300).log()) @ weight
 
 
-def choose_draws(ratio: Tensor, weight: Tensor, count: int, classes: bool) -> list[int]:
+def choose_draws(ratio: Tensor, weight: Tensor, count: int) -> list[int]:
     r"""The numbers of `count` draws whose average is nearest to that of all, by greedy choice.
 
     This is kernel herding in the space of predictions, with the divergence for a distance: draws
@@ -290,7 +281,7 @@ def choose_draws(ratio: Tensor, weight: Tensor, count: int, classes: bool) -> li
     total, chosen = torch.zeros_like(ratio[0]), list[int]()
 
     def best(others: list[int]) -> int:
-        values = subset_divergence((total + ratio) / (len(others) + 1), weight, classes)
+        values = subset_divergence((total + ratio) / (len(others) + 1), weight)
         values[others] = math.inf
         return int(values.argmin())
 
@@ -304,34 +295,28 @@ def choose_draws(ratio: Tensor, weight: Tensor, count: int, classes: bool) -> li
     return chosen
 
 
-def draws_curve(
-    ratio: Tensor, weight: Tensor, classes: bool, generator: torch.Generator
-) -> dict[int, float]:
+def draws_curve(ratio: Tensor, weight: Tensor, generator: torch.Generator) -> dict[int, float]:
     r"""The mean divergence of the average of N random draws, by N."""
     curve: dict[int, float] = {}
     size = 1
     while size <= min(len(ratio) // 2, 512):
         repeats = max(4, min(32, 2 * len(ratio) // size))
-        means = torch.stack([
-            ratio[torch.randint(len(ratio), (size,), generator=generator)].mean(0)
-            for _ in range(repeats)
-        ])  # fmt: skip
-        curve[size] = float(subset_divergence(means, weight, classes).mean())
+        index = (torch.randint(len(ratio), (size,), generator=generator) for _ in range(repeats))
+        means = torch.stack([ratio[some].mean(0) for some in index])
+        curve[size] = float(subset_divergence(means, weight).mean())
         size *= 2
     return curve
 
 
 def worth(curve: dict[int, float], kl: float) -> float:
     r"""The number of random draws whose average has this divergence; beyond the curve as 1/N."""
-    sizes = sorted(curve)
-    if not sizes or not math.isfinite(kl):
+    if not curve or not math.isfinite(kl):
         return math.nan
     if kl <= 0:
         return math.inf
-    for small, large in itertools.pairwise(sizes):
-        a, b = curve[small], curve[large]
-        if a >= kl > b:
-            return small * (large / small) ** (math.log(a / kl) / math.log(a / b))
-    if kl > curve[sizes[0]]:
-        return 1.0
-    return sizes[-1] * curve[sizes[-1]] / kl
+    sizes = np.array(sorted(curve))
+    least = np.minimum.accumulate([curve[size] for size in sizes])
+    if kl < least[-1]:
+        return float(sizes[-1] * least[-1] / kl)
+    logs = np.log(least.clip(1e-300))
+    return float(np.exp(np.interp(-math.log(kl), -logs, np.log(sizes))))

@@ -2,7 +2,6 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,41 +14,36 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
-from limbeck.distributions.base import Distribution, Mixture, given, map_parameters, tensors
-from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson, log_means
+from limbeck.distributions.base import Distribution, Mixture, map_parameters
+from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.families import adapt, validation
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 
 
-class WatchedDict(dict[str, Any]):
-    r"""A dict that records the names of the values that were read: all, once it is iterated."""
+class WatchedDraw(Mapping[str, Any]):
+    r"""A draw that records the names of the values that were read: all, once it is iterated."""
 
-    def __init__(self, content: dict[str, Any]) -> None:
-        super().__init__(content)
-        self.read: set[str] = set()
+    def __init__(self, draw: dict[str, Any]) -> None:
+        self.draw, self.read = draw, set[str]()
 
     def __getitem__(self, name: str) -> Any:
         self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: object = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
+        return self.draw[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.read.update(super().keys())
-        return super().__iter__()
+        self.read.update(self.draw)
+        return iter(self.draw)
 
-    # views that iterate
-    keys, values, items = Mapping.keys, Mapping.values, Mapping.items  # type: ignore[assignment]
+    def __len__(self) -> int:
+        return len(self.draw)
 
 
 def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
     r"""The names of variables that a function of a draw does not read."""
     if not isinstance(draw, dict):
         return ()
-    watched = WatchedDict(draw)
+    watched = WatchedDraw(draw)
     try:
         function(watched, *rest)
     except Exception:  # of a function that takes nothing but a plain dict
@@ -168,7 +162,7 @@ class PredictFunction:
         r"""Refuse functions whose prediction at an input depends on the other inputs."""
         n = min(rows(draws), rows(x), 4)
         draws, x = part_of(draws, 0, n), part_of(x, 0, n)
-        both = tensors(self.stacked(draws, x)), tensors(self.paired(draws, x))
+        both = leaves(self.stacked(draws, x)), leaves(self.paired(draws, x))
         for together, alone in zip(*both, strict=True):
             pairs = together.diagonal(0, 0, 1).movedim(-1, 0)  # each draw at its own input
             if bool(((pairs - alone).abs() > 1e-3 * (1 + pairs.abs())).any()):
@@ -216,17 +210,14 @@ def class_logs(distribution: Any) -> Tensor:
     return distribution.log_probabilities
 
 
-def mean_logs(stacked: Any) -> Tensor:
-    r"""The logarithm (n, K) of the mean over draws of class probabilities (S, n), by logarithms."""
-    if isinstance(stacked, Bernoulli) and given(stacked.logits):
-        one, zero = log_means(stacked.logits, dim=0)
-        return torch.stack([zero, one], -1)
-    return class_logs(stacked).logsumexp(0) - math.log(stacked.batch_shape[0])
-
-
 def first(tree: X) -> Any:
     r"""The first of some draws."""
     return map_tensors(lambda tensor: tensor[0], tree)
+
+
+def rows_of(tree: Any, index: Tensor) -> Any:
+    r"""The rows of these numbers, of inputs, draws or distributions."""
+    return map_tensors(lambda tensor: tensor[index.to(tensor.device)], tree)
 
 
 def _single_draws(draws: X) -> list[Any]:
@@ -235,7 +226,7 @@ def _single_draws(draws: X) -> list[Any]:
 
 def stack(distributions: Sequence[Any]) -> Any:
     r"""Distributions of the same kind with one more dimension in front."""
-    columns = zip(*(tensors(each) for each in distributions), strict=True)
+    columns = zip(*(leaves(each) for each in distributions), strict=True)
     return map_parameters(distributions[0], lambda value, dims: torch.stack(next(columns)))
 
 
@@ -323,13 +314,15 @@ class OutputFamily:
         raise ArgumentError("student", received, outputs + also)
 
 
-class _Wrapped(nn.Module):
+class Wrapped(nn.Module):
+    r"""A student as the module that a loss is computed of."""
+
     def __init__(self, student: nn.Module, head: OutputFamily | None = None) -> None:
         super().__init__()
         self.student, self.head = student, head or OutputFamily("")
 
 
-class ClassLogs(_Wrapped):
+class ClassLogs(Wrapped):
     r"""A student of distributions over classes as a module of log probabilities (n, K)."""
 
     output_form = "log_probabilities"
@@ -344,14 +337,14 @@ def class_student(student: nn.Module, x: X) -> nn.Module:
     return ClassLogs(student) if isinstance(student(x), Distribution) else student
 
 
-class Means(_Wrapped):
+class Means(Wrapped):
     r"""A student of distributions as a module of their means; of classes, probabilities."""
 
     def forward(self, x: X) -> Tensor:
         return self.head.read(self.student(x)).mean
 
 
-class PairDensity(_Wrapped):
+class PairDensity(Wrapped):
     r"""A student of densities of y given x as the log density (n,) of pairs."""
 
     output_form = "log_density"

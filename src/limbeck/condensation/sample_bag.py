@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,14 +58,17 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
 _load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 
 
-@dataclass(frozen=True)
-class Interval:
-    r"""Numbers between two ends, of which one or both may be infinite."""
+class Segment(NamedTuple):
+    r"""Neighbouring numbers of a draw in one support: between two ends, or simplexes."""
 
+    size: int
+    simplex: int = 0  # the numbers of each simplex; 0 of numbers between two ends
     low: float = -math.inf
     high: float = math.inf
 
     def constrain(self, free: Tensor) -> Tensor:
+        if self.simplex:
+            return free.unflatten(-1, (-1, self.simplex)).softmax(-1).flatten(-2)
         if self.low == -math.inf:
             return free if self.high == math.inf else self.high - free.exp()
         if self.high == math.inf:
@@ -76,6 +78,8 @@ class Interval:
     def unconstrain(self, values: Tensor) -> Tensor:
         r"""The inverse of `constrain`; a number at an end is moved inwards a little."""
         tiny, eps = torch.finfo(values.dtype).tiny, torch.finfo(values.dtype).eps
+        if self.simplex:
+            return values.clamp_min(tiny).log()
         if self.low == -math.inf:
             return values if self.high == math.inf else (self.high - values).clamp_min(tiny).log()
         if self.high == math.inf:
@@ -83,49 +87,32 @@ class Interval:
         return ((values - self.low) / (self.high - self.low)).logit(eps)
 
     def outside(self, values: Tensor) -> Tensor:
-        return (values < self.low) | (values > self.high)
+        if not self.simplex:
+            return (values < self.low) | (values > self.high)
+        sums = values.unflatten(-1, (-1, self.simplex)).sum(-1)
+        return (values < 0) | ((sums - 1).abs() > 1e-3).repeat_interleave(self.simplex, -1)
 
     def __str__(self) -> str:
+        if self.simplex:
+            return f"{self.simplex} nonnegative numbers with the sum 1"
         return f"numbers between {self.low:g} and {self.high:g}"
 
 
-@dataclass(frozen=True)
-class Simplex:
-    r"""Probabilities: the last axis of a variable has `size` nonnegative numbers with the sum 1."""
-
-    size: int
-
-    def constrain(self, free: Tensor) -> Tensor:
-        return free.unflatten(-1, (-1, self.size)).softmax(-1).flatten(-2)
-
-    def unconstrain(self, values: Tensor) -> Tensor:
-        return values.clamp_min(torch.finfo(values.dtype).tiny).log()
-
-    def outside(self, values: Tensor) -> Tensor:
-        sums = values.unflatten(-1, (-1, self.size)).sum(-1, keepdim=True)
-        wrong = (sums - 1).abs() > 1e-3
-        return (values < 0) | wrong.expand(*sums.shape[:-1], self.size).flatten(-2)
-
-    def __str__(self) -> str:
-        return f"{self.size} nonnegative numbers with the sum 1"
+NAMES = {"real": (None, None), "positive": (0, None), "unit": (0, 1)}
 
 
-NAMES = {"real": Interval(), "positive": Interval(0.0), "unit": Interval(0.0, 1.0)}
-
-
-def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | Simplex:
-    r"""The support of a variable, by name, as (low, high), as an Interval or a Simplex."""
-    if (isinstance(value, str) and value == "simplex") or isinstance(value, Simplex):
-        size = shape[-1] if shape else 0
-        if size < 2 or getattr(value, "size", size) != size:
-            received = f"a simplex for a variable of shape {shape}"
-            raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
-        return Simplex(size)
+def as_segment(value: Any, shape: tuple[int, ...], argument: str) -> Segment:
+    r"""The support of a variable, by name or as (low, high)."""
     if isinstance(value, str):
         choice(argument, value, (*NAMES, "simplex"))
-        return NAMES[value]
+    size = math.prod(shape)
+    if isinstance(value, str) and value == "simplex":
+        if not shape or shape[-1] < 2:
+            received = f"a simplex for a variable of shape {shape}"
+            raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
+        return Segment(size, shape[-1], 0.0, 1.0)
     try:
-        low, high = (value.low, value.high) if isinstance(value, Interval) else value
+        low, high = NAMES[value] if isinstance(value, str) else value
         low = -math.inf if low is None else float(low)
         high = math.inf if high is None else float(high)
     except (TypeError, ValueError):
@@ -133,18 +120,18 @@ def as_support(value: Any, shape: tuple[int, ...], argument: str) -> Interval | 
         raise ArgumentError(argument, shown(value), expected) from None
     if not low < high:
         raise ArgumentError(argument, shown(value), "ends with low < high")
-    return Interval(low, high)
+    return Segment(size, 0, low, high)
 
 
 class Supports:
     r"""The supports of all numbers of a draw: the way between draws and unconstrained numbers."""
 
-    def __init__(self, segments: Iterable[tuple[int, Interval | Simplex]]) -> None:
+    def __init__(self, segments: Iterable[Segment]) -> None:
         self.segments = [
-            (sum(size for size, _ in same), support)
-            for support, same in groupby(segments, lambda segment: segment[1])
+            Segment(sum(segment.size for segment in same), *support)
+            for support, same in groupby(segments, lambda segment: segment[1:])
         ]
-        self.plain = all(support == Interval() for _, support in self.segments)
+        self.plain = all(segment[1:] == Segment(0)[1:] for segment in self.segments)
 
     @classmethod
     def of(cls, support: object, structure: Structure) -> Supports:
@@ -159,46 +146,42 @@ class Supports:
         for name in supports:
             if name not in known:
                 raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")
-        variables: Any = zip(structure.names, structure.shapes, structure.sizes, strict=True)
+        variables: Any = zip(structure.names, structure.shapes, strict=True)
         if structure.vector and "" not in supports:
-            variables = ((place, (), 1) for place in range(structure.dim))
+            variables = ((place, ()) for place in range(structure.dim))
         return cls(
-            (size, as_support(supports.get(name, "real"), shape, f"support[{name!r}]"))
-            for name, shape, size in variables
+            as_segment(supports.get(name, "real"), shape, f"support[{name!r}]")
+            for name, shape in variables
         )
 
     def constrain(self, free: Tensor) -> Tensor:
         r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
         if self.plain:
             return free
-        return torch.cat([support.constrain(part) for support, part in self._parts(free)], -1)
+        return torch.cat([segment.constrain(part) for segment, part in self._parts(free)], -1)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        return torch.cat([support.unconstrain(part) for support, part in self._parts(rows)], -1)
+        return torch.cat([segment.unconstrain(part) for segment, part in self._parts(rows)], -1)
 
-    def _parts(self, rows: Tensor) -> Iterator[tuple[Interval | Simplex, Tensor]]:
-        sizes, supports = zip(*self.segments, strict=True)
-        return zip(supports, rows.split(sizes, -1), strict=True)
+    def _parts(self, rows: Tensor) -> Iterator[tuple[Segment, Tensor]]:
+        parts = rows.split([segment.size for segment in self.segments], -1)
+        return zip(self.segments, parts, strict=True)
 
     def check(self, rows: Tensor, structure: Structure) -> None:
         r"""Refuse draws (n, dim) that are not in their supports."""
         start = 0
-        for support, part in self._parts(rows):
-            outside = support.outside(part)
+        for segment, part in self._parts(rows):
+            outside = segment.outside(part)
             if bool(outside.any()):
                 label = structure.label(start + int(outside.any(0).nonzero()[0]))
                 count = f"{int(outside.any(1).sum()):,} of {len(rows):,} draws of {label} are not"
                 expected = "a support that holds all draws"
-                raise ArgumentError("support", f"{support}, and {count}", expected)
-            start += part.shape[-1]
+                raise ArgumentError("support", f"{segment}, and {count}", expected)
+            start += segment.size
 
     def encoded(self) -> Tensor:
         r"""The supports as a table of numbers (segments, 4), which `decoded` reads."""
-        table = [
-            [size, 0.0, s.low, s.high] if isinstance(s, Interval) else [size, s.size, 0.0, 1.0]
-            for size, s in self.segments
-        ]
-        return torch.tensor(table, dtype=torch.float64)
+        return torch.tensor(self.segments, dtype=torch.float64)
 
     @classmethod
     def decoded(cls, table: Tensor, dim: int) -> Supports:
@@ -212,10 +195,7 @@ class Supports:
         if not valid:
             received = f"a table {tuple(table.shape)} of others, or not finite"
             raise ArgumentError("supports", received, f"sizes and ends of {dim:,} numbers")
-        return cls(
-            (int(size), Simplex(int(simplex)) if simplex else Interval(low, high))
-            for size, simplex, low, high in rows
-        )
+        return cls(Segment(int(n), int(simplex), *ends) for n, simplex, *ends in rows)
 
 
 class SampleBag(nn.Module):
@@ -361,9 +341,13 @@ class SampleBag(nn.Module):
     @property
     def weights(self) -> Tensor:
         r"""The weights of the components, (components,), with the sum 1."""
+        return self._log_weights.exp().clamp_min(torch.finfo(self.free.dtype).tiny)
+
+    @property
+    def _log_weights(self) -> Tensor:
         if self.logits is None:
-            return self.free.new_full((self.components,), 1 / self.components)
-        return self.logits.softmax(0).clamp_min(torch.finfo(self.free.dtype).tiny)
+            return self.free.new_full((self.components,), -math.log(self.components))
+        return self.logits.log_softmax(0)
 
     def forward(self, x: UserObject[X]) -> Any:
         r"""The predictive distribution of y at each x, whose floats become the bag's type.
@@ -371,11 +355,7 @@ class SampleBag(nn.Module):
         It is right at each single x. Its samples at several x are independent of each other, which
         those of the posterior are not: a `limbeck.PseudoDrawWarning` says so, once for each bag.
         """
-        if self.logits is None:
-            log_weights = self.free.new_full((self.components,), -math.log(self.components))
-        else:
-            log_weights = self.logits.log_softmax(0)
-        return marginal(weighted_average(self._stacked(x), log_weights), self._once)
+        return marginal(weighted_average(self._stacked(x), self._log_weights), self._once)
 
     def _stacked(self, x: X) -> Any:
         dtype, predict = self.free.dtype, self.predict

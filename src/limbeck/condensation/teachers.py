@@ -13,13 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
-from limbeck.condensation.predict_function import (
-    PredictFunction,
-    class_logs,
-    mean_logs,
-    unpair,
-)
-from limbeck.distributions.base import Distribution, Shape
+from limbeck.condensation.predict_function import PredictFunction, class_logs, unpair
+from limbeck.distributions.base import Distribution, Shape, average
 from limbeck.errors import (
     ArgumentError,
     NotDifferentiableError,
@@ -64,14 +59,15 @@ class RecordedStream:
     r"""A stream that records some of its draws, all with the same chance, in constant memory."""
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
-        self.stream, self.structure, self.used = stream, stream.structure, stream.used
+        self.stream, self.structure = stream, stream.structure
         self.generator = torch.Generator().manual_seed(seed)
         self.rows: Tensor | None = None  # (recorded, dim)
         self.seen = 0
 
+    used = property(lambda self: self.stream.used)
+
     def next(self, n: int) -> X:
         draws = self.stream.next(n)
-        self.used = self.stream.used
         flat = self.structure.flatten(draws)
         if self.rows is None:
             count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
@@ -99,7 +95,6 @@ class RecordedStream:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.stream.load_state_dict(state)
-        self.used = self.stream.used
         if "record.generator" in state:
             self.generator.set_state(state["record.generator"].cpu())
         if "record.rows" in state:
@@ -141,6 +136,10 @@ class Request:
     bag: dict[str, Any]  # options of a `SampleBag`
     held_out: object  # inputs of the user's own, or None
     held_out_fraction: float | str
+    pool: int | str | None
+    samples: int
+    noise: float
+    joint: bool
     training: Training
 
     @property
@@ -200,7 +199,7 @@ class Average(nn.Module):
         r"""The logarithm of the average over a block of draws."""
         draws = self.structure.unflatten(block)
         if not self.pairs:
-            return mean_logs(self.predict.stacked(draws, x))
+            return class_logs(average(self.predict.stacked(draws, x)))
         pair = unpair(x)
         logs = self.predict.stacked(draws, pair.x).log_prob(pair.y)
         return logs.logsumexp(0) - math.log(len(block))
@@ -259,9 +258,11 @@ class OneDraw:
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.share = predict, share
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
+        self.next = source.next
 
-    def __call__(self, x: X, drawn: X) -> Tensor:
+    def __call__(self, x: X, drawn: X | None = None) -> Tensor:
         n = rows(x)
+        drawn = self.next(n) if drawn is None else drawn
         share = min(self.share, n)
         if share == 1:
             return class_logs(self.predict.paired(drawn, x))
@@ -278,8 +279,7 @@ def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 
     logs = OneDraw(predict, source, share)
     if predict.vmapped:
         return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
-    function = lambda x: logs(x, source.next(rows(x)))  # noqa: E731
-    return UnmappedTeacher(predict, function, "log_probabilities", source)
+    return UnmappedTeacher(predict, logs, "log_probabilities", exact=False)
 
 
 def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
@@ -295,11 +295,13 @@ def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
 class UnmappedTeacher(Opaque):
     r"""A teacher whose function torch cannot map: it is called outside the step."""
 
+    function: Any  # an `Average` or `OneDraw`
+
     def __init__(
-        self, predict: PredictFunction, function: Any, form: str, draws: DrawSource | None = None
+        self, predict: PredictFunction, function: Any, form: str, exact: bool = True
     ) -> None:
-        super().__init__(function, form, exact=draws is None)
-        self.predict, self.draws = predict, draws
+        super().__init__(function, form, exact=exact)
+        self.predict = predict
 
     @torch.no_grad()
     def _call(self, x: X) -> Tensor:
@@ -309,11 +311,10 @@ class UnmappedTeacher(Opaque):
         refuse_derivatives(self.predict, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {} if self.draws is None else self.draws.state_dict()
+        return dict(self.function.state_dict())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if self.draws is not None and state:
-            self.draws.load_state_dict(state)
+        self.function.load_state_dict(state)
 
 
 JOINT = (

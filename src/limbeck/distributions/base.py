@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import InnerFraction, UserObject, checked_arguments, integer
+from limbeck.arrays import leaves
 from limbeck.errors import ArgumentError, LimbeckError, shown
 
 ABSENT: Any = ()  # a parameter that was not given
@@ -41,11 +42,12 @@ class Distribution:
     def batch_shape(self) -> torch.Size:
         r"""The shape of the batch, to which all parameters are broadcast."""
         parameters: Any = self
-        shapes = [
-            value.shape[: value.ndim - dims]
-            for value, dims in zip(parameters, self.trailing, strict=True)
-            if given(value)
-        ]
+        shapes = []
+        for value, dims in zip(parameters, self.trailing, strict=True):
+            if given(value):
+                inner = isinstance(value, Distribution)
+                shape = value.batch_shape if inner else getattr(value, "shape", ())
+                shapes.append(shape[: len(shape) - dims])
         longer = [shape for shape in shapes if len(shape)] or shapes
         return longer[0] if len(longer) == 1 else torch.broadcast_shapes(*shapes)
 
@@ -85,7 +87,7 @@ class Distribution:
             beyond = self.tail(y, upper)
             return beyond <= mass if upper else beyond >= mass
 
-        like = next(value for value in tensors(self) if isinstance(value, Tensor))
+        like = leaves(self)[0]
         high = like.new_ones(self.batch_shape)
         low = -high
         for _ in range(120):  # wider, until the end is between
@@ -129,19 +131,10 @@ def map_parameters(distribution: D, function: Callable[[Any, int], Any], more: i
     return type(distribution)(*results)
 
 
-def tensors(distribution: Distribution) -> Iterator[Any]:
-    r"""All parameters that were given."""
-    parameters: Any = distribution
-    for value in parameters:
-        if isinstance(value, Distribution):
-            yield from tensors(value)
-        elif given(value):
-            yield value
-
-
 def with_tensors(distribution: D, like: Tensor | None = None) -> D:
     r"""The same with numbers, lists and arrays as tensors."""
-    values = list(tensors(distribution))
+    values: list[Any] = []
+    map_parameters(distribution, lambda value, dims: values.append(value))
     floating = [v for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     if len(floating) == len(values):
         return distribution
@@ -159,7 +152,7 @@ def with_tensors(distribution: D, like: Tensor | None = None) -> D:
 def broadcast(distribution: D) -> D:
     r"""The same with all parameters as tensors of the whole batch shape, as `torch.vmap` needs."""
     whole = with_tensors(distribution)
-    return whole if len(list(tensors(whole))) == 1 else whole.expand(whole.batch_shape)
+    return whole if len(leaves(whole)) == 1 else whole.expand(whole.batch_shape)
 
 
 def as_events(y: Events, like: Tensor, of: Distribution) -> Tensor:
@@ -243,17 +236,13 @@ class Mixture(Distribution, _Parts):
     mean_dims = property(lambda self: self.components.mean_dims)
     discrete = property(lambda self: self.components.discrete)
 
-    batch_shape = property(lambda self: self._shape[:-1])
     mean = property(lambda self: self._over(self.components.mean))
-
-    @property
-    def _shape(self) -> torch.Size:
-        weights = self.logits if given(self.logits) else self.weights
-        return torch.broadcast_shapes(weights.shape, self.components.batch_shape)
 
     def expand(self, shape: UserObject[tuple[int, ...]]) -> Mixture:
         parts: Any = self
-        whole = (*shape, self._shape[-1])
+        weights = self.logits if given(self.logits) else self.weights
+        count = torch.broadcast_shapes(weights.shape, self.components.batch_shape)[-1]
+        whole = (*shape, count)
         return Mixture(*(part.expand(whole) if given(part) else ABSENT for part in parts))
 
     @property
@@ -304,16 +293,11 @@ class Mixture(Distribution, _Parts):
         return Mixture(components=components, logits=logits)
 
 
-def average(stacked: Any, weights: Sequence[float] | np.ndarray | Tensor | None = None) -> Any:
-    r"""The mixture of predictions with the draws first, (S, ...), and weights (S,)."""
-    whole = stacked if len(list(tensors(stacked))) == 1 else torch.vmap(broadcast)(stacked)
-    draws, like = whole.batch_shape[0], next(tensors(whole))
-    if weights is None:
-        return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
-    share = torch.as_tensor(weights).to(like)
-    if share.shape != (draws,):
-        raise ArgumentError("weights", f"shape {tuple(share.shape)}", f"shape ({draws},)")
-    return weighted_average(whole, (share / share.sum()).log())
+def average(stacked: Any) -> Any:
+    r"""The mixture of predictions with the draws first, (S, ...), and equal weights."""
+    whole = stacked if len(leaves(stacked)) == 1 else torch.vmap(broadcast)(stacked)
+    draws, like = whole.batch_shape[0], leaves(whole)[0]
+    return weighted_average(whole, like.new_full((draws,), -math.log(draws)))
 
 
 def weighted_average(whole: Any, log_weights: Tensor) -> Any:

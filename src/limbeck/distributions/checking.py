@@ -10,7 +10,7 @@ from torch.distributions import constraints
 
 from limbeck.distributions.base import Distribution, Mixture, given, with_tensors
 from limbeck.distributions.discrete import Bernoulli
-from limbeck.distributions.families import TorchFamily, adapt
+from limbeck.distributions.families import Censored, TorchFamily, adapt
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
@@ -76,36 +76,21 @@ def _shape(part: Distribution | Tensor) -> tuple[int, ...]:
 
 
 def _check_values(distribution: Any, argument: str) -> None:
-    if isinstance(distribution, TorchFamily):
-        return _check_torch(distribution, argument)
     for name, value in distribution._asdict().items():
         if isinstance(value, Distribution):
             _check_values(value, argument)
-        elif given(value) and (fault := _fault(name, value, isinstance(distribution, Bernoulli))):
-            received = f"{name} of a {type(distribution).__name__} {fault[0]}"
-            raise ArgumentError(argument, received, fault[1])
+        elif given(value) and (fault := _fault(distribution, name, value)):
+            kind = getattr(distribution, "kind", type(distribution)).__name__
+            raise ArgumentError(argument, f"{name} of a {kind} {fault[0]}", fault[1])
 
 
-def _check_torch(distribution: Any, argument: str) -> None:
-    r"""The constraints that a class of torch states, which it does not check inside of vmap."""
-    for name, value in distribution._asdict().items():
-        constraint = distribution.kind.arg_constraints.get(name)
-        if not bool(value.isfinite().all()):
-            received = f"{name} of a {distribution.kind.__name__} with NaN or infinite numbers"
-            raise ArgumentError(argument, received, "finite numbers")
-        known = constraint is not None and not constraints.is_dependent(constraint)
-        if known and not bool(constraint.check(value).all()):
-            low, high = value.min().item(), value.max().item()
-            received = f"{name} of a {distribution.kind.__name__} between {low:.4g} and {high:.4g}"
-            raise ArgumentError(argument, received, f"numbers that are {constraint}")
-
-
-def _fault(name: str, value: Tensor, binary: bool) -> tuple[str, str] | None:
+def _fault(distribution: Any, name: str, value: Tensor) -> tuple[str, str] | None:
     r"""What is wrong with the values of a parameter, and what is expected."""
+    of_torch, binary = isinstance(distribution, TorchFamily), isinstance(distribution, Bernoulli)
     finite = value.isfinite()
-    if name == "logits" and not binary:  # a class may be impossible
+    if name == "logits" and not binary and not of_torch:  # a class may be impossible
         finite |= value == -torch.inf
-    if name in ("low", "high"):  # no limit
+    if isinstance(distribution, Censored):  # no limit
         finite |= value.isinf()
     if not bool(finite.all()):
         return f"with {int((~finite).sum())} that are NaN or infinite", "finite numbers"
@@ -113,6 +98,11 @@ def _fault(name: str, value: Tensor, binary: bool) -> tuple[str, str] | None:
         return "without any number", "numbers"
     low, high = value.min().item(), value.max().item()
     between = f"between {low:.4g} and {high:.4g}"
+    if of_torch:  # which does not check inside of vmap
+        constraint = distribution.kind.arg_constraints.get(name)
+        known = constraint is not None and not constraints.is_dependent(constraint)
+        wrong = known and not bool(constraint.check(value).all())
+        return (between, f"numbers that are {constraint}") if wrong else None
     if name in ("probs", "weights"):
         if low < -TOLERANCE or high > 1 + TOLERANCE:
             return between, "probabilities, between 0 and 1"

@@ -47,13 +47,6 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
         below = torch.arange(p.shape[-1], device=p.device) <= y.unsqueeze(-1)
         return torch.where(below ^ upper, p, 0.0).sum(-1)
 
-    def end(self, mass: float, upper: bool) -> Tensor:
-        p = self.log_probabilities.exp()
-        if upper:
-            after = p.flip(-1).cumsum(-1).flip(-1)[..., 1:]  # P(Y > k), but for the last class
-            return (after > mass).sum(-1).to(p.dtype)
-        return (p.cumsum(-1)[..., :-1] < mass).sum(-1).to(p.dtype)
-
 
 class Bernoulli(_Classes):
     r"""Outcomes 0 and 1, by `probs=`, the probability of 1, or `logits=`, its log odds.
@@ -176,21 +169,17 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
         return torch.where(known, function(number, rate), float(upper))
 
 
-def log_means(logits: Tensor, weights: Tensor | None = None, dim: int = -1) -> Tensor:
-    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z over a dimension, (2, ...)."""
+def log_means(logits: Tensor, weights: Tensor) -> Tensor:
+    r"""log Σ_k w_k σ(z_k) and log Σ_k w_k σ(−z_k) of logits z (..., K), (2, ...)."""
     # σ(z) = eˢ e^(z − s) σ(−z); with s = max z, where that is below 0, nothing underflows, and it
     # is much faster than `logsumexp`: small terms never become slow denormal numbers
     z = torch.stack([logits, -logits])
-    dim = dim if dim < 0 else dim + 1
-    shift = z.detach().amax(dim, keepdim=True).clamp_max(0.0)
+    shift = z.detach().amax(-1, keepdim=True).clamp_max(0.0)
     p = z.sigmoid()
     low = (z - shift).clamp(-80.0, 0.0).exp() * p.flip(0)
     terms = torch.where(shift < 0, low, p)
-    if weights is not None and weights.ndim == 1:
-        total = terms @ weights
-    else:
-        total = terms.mean(dim) if weights is None else (terms * weights).sum(dim)
-    return total.log() + shift.squeeze(dim)
+    total = terms @ weights if weights.ndim == 1 else (terms * weights).sum(-1)
+    return total.log() + shift.squeeze(-1)
 
 
 def log_odds(logits: Tensor, weights: Tensor) -> Tensor:

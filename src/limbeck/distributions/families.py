@@ -16,8 +16,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from limbeck.arguments import UserObject, checked_arguments
-from limbeck.arrays import random
-from limbeck.distributions import base
+from limbeck.arrays import leaves, random
 from limbeck.distributions.base import (
     ABSENT,
     Distribution,
@@ -173,7 +172,7 @@ class TorchFamily(Distribution):
             return samples.mean(0) if name == "mean" else samples.var(0)
 
     def log_prob(self, y: UserObject[Events]) -> Tensor:
-        made, like = self.torch, next(base.tensors(self))
+        made, like = self.torch, leaves(self)[0]
         y = as_events(y, like, self)
         logs: Tensor = made.log_prob(y)
         try:
@@ -258,12 +257,6 @@ class _Around(Distribution):
     event = 0
     discrete = property(lambda self: self.components.discrete)
 
-    @property
-    def batch_shape(self) -> torch.Size:
-        parts: Any = self
-        shapes = [getattr(p, "batch_shape", None) or getattr(p, "shape", ()) for p in parts]
-        return torch.broadcast_shapes(*shapes)
-
     def expand(self, shape: UserObject[tuple[int, ...]]) -> Any:
         parts: Any = self
         return type(self)(*(part.expand(shape) for part in parts))
@@ -325,7 +318,7 @@ class Censored(
         return self.sample((SAMPLES,), torch.Generator().manual_seed(0))
 
     def log_prob(self, y: UserObject[Events]) -> Tensor:
-        like = next(base.tensors(self.components))
+        like = leaves(self.components)[0]
         y = as_events(y, like, self)
         low, high = (torch.as_tensor(end).to(like) for end in (self.low, self.high))
         inside = torch.where((y > low) & (y < high), y, self.components.mean)

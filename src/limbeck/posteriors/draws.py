@@ -2,6 +2,7 @@ r"""Stored draws of a posterior: their structure, checks and diagnostics."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, InnerFraction, checked_arguments, integer
+from limbeck.arguments import Count, checked_arguments, integer
 from limbeck.arrays import X, as_dict
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_value
@@ -265,23 +266,6 @@ class Draws:
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
-    @checked_arguments
-    def split(self, fraction: InnerFraction = 0.5) -> tuple[Draws, Draws]:
-        r"""The first part of every chain, and the rest; chains of one draw are divided as such."""
-        share = fraction
-        axis = 1 if self.per_chain > 1 else 0
-        length = (self.chains, self.per_chain)[axis]
-        if length < 2:
-            raise ArgumentError("fraction", f"{fraction} of a single draw", "two draws or more")
-        cut = max(1, min(round(share * length), length - 1))
-
-        def between(start: int | None, stop: int | None) -> Draws:
-            cuts = (slice(None),) * axis + (slice(start, stop),)
-            parts = {name: part[cuts] for name, part in self.parts.items()}
-            return Draws(parts, self.dtype, self.device, self.notes)
-
-        return between(None, cut), between(cut, None)
-
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
         device, dtype = torch.device(device or self.device), dtype or self.dtype
@@ -353,9 +337,8 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
         raise ArgumentError("var_names", shown(names), "None for draws without names")
     out = [name[1:] for name in names if name not in known and str(name).startswith("~")]
     if out and len(out) < len(names):
-        raise ArgumentError(
-            "var_names", shown(names), "names to take, or names to leave out by '~'"
-        )
+        expected = "names to take, or names to leave out by '~'"
+        raise ArgumentError("var_names", shown(names), expected)
     for name in out or names:
         if name not in known:
             raise ArgumentError.unknown("var_names", name, known)
@@ -367,15 +350,12 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
 
 def group(value: object) -> dict[str, Any] | None:
     r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
-    variables = _variables_of(value)
-    try:
-        inner = _variables_of(value["posterior"])  # type: ignore[index]
-    except Exception:  # objects have their own ways to say that there is no such thing
-        inner = None
-    variables = variables if inner is None else inner
-    if variables is None:
+    by_name = None
+    with contextlib.suppress(Exception):  # of objects' own ways to say that there is no such thing
+        by_name = _variables_of(value["posterior"])  # type: ignore[index]
+    by_name = _variables_of(value) if by_name is None else by_name
+    if by_name is None:
         return None
-    by_name = {name: variables[name] for name in variables}
     nested = any(_variables_of(variable) is not None for variable in by_name.values())
     if not by_name or nested or not all(isinstance(name, str) and name for name in by_name):
         outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
@@ -385,7 +365,7 @@ def group(value: object) -> dict[str, Any] | None:
     return by_name
 
 
-def _variables_of(value: object) -> Mapping[str, Any] | None:
+def _variables_of(value: object) -> dict[str, Any] | None:
     data = getattr(value, "data_vars", None)
     data = data if isinstance(data, Mapping) else value
-    return data if isinstance(data, Mapping) else None
+    return {name: data[name] for name in data} if isinstance(data, Mapping) else None

@@ -67,26 +67,22 @@ class LogDensity:
 
     def _find_call(self, rows: Tensor, dtype: torch.dtype) -> _Call:
         other = torch.float32 if dtype == torch.float64 else torch.float64
-        reason: ArgumentError | None = None
+        reason: Exception | None = None  # why it cannot be called draw by draw
         for kind, how in itertools.product((dtype, other), ("batch", "map", "loop")):
             call = _Call(how, self._takes_keywords(), kind)
             try:
-                log = self._evaluate(rows, call)
-                part = self._evaluate(rows[:3], call)
-            except ArgumentError as error:
-                reason = error if how == "loop" and reason is None else reason
-                continue
+                log, part = self._evaluate(rows, call), self._evaluate(rows[:3], call)
             except Exception as error:  # of the user's code
-                if how == "loop" and reason is None:
-                    received = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-                    expected = f"a function of draws, of {self.structure}"
-                    reason = ArgumentError("log_density", received, expected)
-                    reason.__cause__ = error
-                continue
-            if torch.allclose(log[:3], part, 1e-4, 1e-4, equal_nan=True):
-                return call
-        assert reason is not None
-        raise reason
+                reason = error if how == "loop" and reason is None else reason
+            else:
+                if torch.allclose(log[:3], part, 1e-4, 1e-4, equal_nan=True):
+                    return call
+        if isinstance(reason, ArgumentError):
+            raise reason
+        received = f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}"
+        received = received if reason else "other values for a part of the draws"
+        expected = f"a function of draws, of {self.structure}"
+        raise ArgumentError("log_density", received, expected) from reason
 
     def _takes_keywords(self) -> bool:
         r"""Whether the function has the variables of a draw as its arguments."""
@@ -99,13 +95,13 @@ class LogDensity:
     def _evaluate(self, rows: Tensor, call: _Call) -> Tensor:
         r"""The user's numbers (n,) at rows of draws, in float64."""
 
-        def function(draws: Any) -> Any:
+        def function(draws: Any) -> Tensor:
             with validation(True):  # or values outside of a support would have a density
-                return self.function(**draws) if call.keywords else self.function(draws)
+                log = self.function(**draws) if call.keywords else self.function(draws)
+            return log if isinstance(log, Tensor) else torch.as_tensor(np.asarray(log))
 
         def one(draws: Any) -> Tensor:
             log = function(draws)
-            log = log if isinstance(log, Tensor) else torch.as_tensor(np.asarray(log))
             if log.numel() != 1:
                 received = f"shape {tuple(log.shape)} for one draw"
                 raise ArgumentError("log_density", received, "one number, a sum over the data")
@@ -120,7 +116,6 @@ class LogDensity:
             log = torch.stack([one(self.structure.pack(draw)) for draw in several])
         else:
             log = function(draws)
-            log = log if isinstance(log, Tensor) else torch.as_tensor(np.asarray(log))
         if log.shape != (len(rows),):
             received = f"shape {tuple(log.shape)} for {len(rows)} draws"
             raise ArgumentError("log_density", received, f"shape ({len(rows)},)")

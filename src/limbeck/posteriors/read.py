@@ -95,10 +95,8 @@ def as_draws(
         variables = _stored(posterior, partial(choose, var_names=var_names), layout, stack)
         if variables is not None:
             time = slice(burn_in, None, thin)
-            parts = {
-                name: _arrange(variable, name, variables.layout, time)
-                for name, variable in variables.by_name.items()
-            }
+            known, axes = variables.by_name.items(), variables.layout
+            parts = {name: _arrange(variable, name, axes, time) for name, variable in known}
             _check_layout(parts, variables)
             draws = Draws(parts, dtype)
             draws.notes = (*variables.notes, *whole_notes(parts, draws.dtype))
@@ -165,12 +163,8 @@ def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:
             if values[-1].shape != values[0].shape:
                 expected = f"shape {tuple(values[0].shape)}, as {label('posterior[0]', name)} has"
                 raise ArgumentError(argument, f"shape {tuple(values[-1].shape)}", expected)
-    return {
-        name: torch.stack(values)
-        if all(isinstance(v, Tensor) for v in values)
-        else np.stack(values)
-        for name, values in arrays.items()
-    }
+    of_torch = {name: all(isinstance(v, Tensor) for v in arrays[name]) for name in arrays}
+    return {k: torch.stack(v) if of_torch[k] else np.stack(v) for k, v in arrays.items()}
 
 
 def _arrange(variable: Any, name: str, layout: str, time: slice) -> Array:
