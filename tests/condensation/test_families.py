@@ -11,7 +11,7 @@ from torch import distributions as td
 import limbeck as lb
 from limbeck.distributions import Censored, Mixture, Normal, Poisson, ZeroInflated, ordinal
 from limbeck.distributions.base import average
-from limbeck.distributions.families import adapt
+from limbeck.distributions.conversion import adapt
 from tests.refusals import refused
 
 LOC = torch.tensor([0.3, -1.0], dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch.distributions import (
 )
 
 import limbeck as lb
-from limbeck.distributions.families import validation
+from limbeck.distributions.conversion import validation
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused

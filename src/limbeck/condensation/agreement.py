@@ -15,15 +15,14 @@ from torch.utils.benchmark import Timer
 
 from limbeck.arrays import X, part_of, rows
 from limbeck.condensation.held_out import NewInputs
-from limbeck.condensation.pool import Pool, average_at
+from limbeck.condensation.pool import OUTCOMES, Pool
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
-from limbeck.condensation.teachers import AT_ONCE, Average, bytes_of, strata
+from limbeck.condensation.teachers import AT_ONCE, Average
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.text import PlainTable, compared, table_text
 
 SAMPLES = 10_000  # at which densities without inputs are compared
-OUTCOMES = 16  # outcomes of each input that a divergence of densities is estimated with
 
 
 @dataclass(frozen=True)
@@ -149,21 +148,6 @@ def agreement(
         seconds=(_seconds(teacher) * n / size, _seconds(whole)),
         at="samples" if x is None else "inputs",
     )
-
-
-def posterior_divergence(
-    predict: PredictFunction, draws: Draws, student: Callable[[X], Any], seed: int, x: X
-) -> tuple[Tensor, float]:
-    r"""KL(average over draws ‖ student) (n,), and about that of the average from another run's."""
-    outcomes = 1 if predict.classes is not None else OUTCOMES
-    # at most 5 · 10⁷ predictions of single draws, fewer of slow ones, and 256 MiB of draws
-    work = 5 * 10**7 // (rows(x) * outcomes * (1 if predict.vmapped else 20))
-    most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
-    generator = torch.Generator().manual_seed(seed)
-    if draws.count > most:
-        draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
-    pool, noise = average_at(predict, draws, x, outcomes, generator)
-    return pool.divergences(student), noise
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -15,11 +15,10 @@ from limbeck import arguments as arg
 from limbeck import losses
 from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
-from limbeck.condensation.agreement import OUTCOMES, posterior_divergence
 from limbeck.condensation.bag_fit import can_pool, fit_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
-from limbeck.condensation.pool import Pool
+from limbeck.condensation.pool import OUTCOMES, Pool, posterior_divergence
 from limbeck.condensation.predict_function import (
     OutputFamily,
     Pair,

@@ -30,7 +30,7 @@ from limbeck.condensation.predict_function import (
 )
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
-from limbeck.distributions.checking import check
+from limbeck.distributions.conversion import check
 from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss

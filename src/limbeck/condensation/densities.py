@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, floats, rows
+from limbeck.arrays import Batch, X, floats, rows, strip_prefix
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
@@ -35,7 +35,6 @@ from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
 from limbeck.posteriors.draws import Draws, as_array, as_tensor
 from limbeck.posteriors.stream import Stream
-from limbeck.storage.files import strip_prefix
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
 from limbeck.training.result import History

@@ -15,8 +15,8 @@ from limbeck import outputs as forms
 from limbeck.arrays import X, leaves, map_tensors, part_of, rows
 from limbeck.distributions import as_distribution, broadcast, check
 from limbeck.distributions.base import Distribution, Mixture, map_parameters
+from limbeck.distributions.conversion import adapt, validation
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
-from limbeck.distributions.families import adapt, validation
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 

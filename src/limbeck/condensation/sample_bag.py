@@ -16,7 +16,7 @@ from limbeck.arrays import X, as_dict, as_numbers, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
-from limbeck.distributions.families import adapt, validation
+from limbeck.distributions.conversion import adapt, validation
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws

@@ -3,7 +3,7 @@ r"""Predictive distributions, and their averages over draws."""
 from __future__ import annotations
 
 from limbeck.distributions.base import Distribution, Mixture, average, broadcast, weighted_average
-from limbeck.distributions.checking import as_distribution, check
+from limbeck.distributions.conversion import as_distribution, check
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.families import Censored, ZeroInflated, ordinal
 from limbeck.distributions.gaussians import MultivariateNormal, Normal

@@ -11,9 +11,18 @@ from torch import Tensor
 
 from limbeck import arrays
 from limbeck.arguments import Seed, checked_arguments
-from limbeck.arrays import Batch, Part, as_part, as_parts, check_alike, check_rows, join, label
+from limbeck.arrays import (
+    Batch,
+    Part,
+    as_part,
+    as_parts,
+    check_alike,
+    check_rows,
+    join,
+    label,
+    strip_prefix,
+)
 from limbeck.errors import ArgumentError
-from limbeck.storage.files import strip_prefix
 
 
 class Inputs(ABC):

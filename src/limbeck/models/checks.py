@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments
-from limbeck.arrays import dtype_name
+from limbeck.arrays import dtype_name, strip_prefix
 from limbeck.errors import ArgumentError
 from limbeck.records import check_depth, read_fields
-from limbeck.storage.files import strip_prefix
 from limbeck.training.result import spec_of
 
 Device = arguments.Device | None  # None is torch's default

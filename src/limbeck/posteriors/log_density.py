@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import as_dict
-from limbeck.distributions.families import validation
+from limbeck.distributions.conversion import validation
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure, spread

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.arrays import X, label, rows
+from limbeck.arrays import X, label, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
 from limbeck.posteriors.draws import (
@@ -25,7 +25,6 @@ from limbeck.posteriors.draws import (
 )
 from limbeck.posteriors.files import Choose
 from limbeck.samplers.diagnostics import RunningDiagnostics
-from limbeck.storage.files import strip_prefix
 
 ACCEPTED = "a tensor (m, dim), or a dict of tensors (m, ...)"
 DIAGNOSED_CHAINS = 256  # of more parallel chains, so many are diagnosed

@@ -146,11 +146,6 @@ def differences(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
     ]
 
 
-def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    r"""The tensors whose names begin with a prefix, without that prefix."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
 def copy_into(places: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
     r"""Copy saved tensors into the tensors of the same names."""
     if missing := places.keys() - tensors.keys():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from limbeck.arguments import Count, FromZero, checked_arguments
-from limbeck.arrays import Batch, part_of, rows
+from limbeck.arrays import Batch, part_of, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
 from limbeck.records import AnyNumber, check
@@ -332,10 +332,10 @@ class Run:
                 "prolonged, a schedule that does not depend on their number, as 'constant' or "
                 "'robbins-monro'"
             )
-        files.load_weights(self.objective.student, files.strip_prefix("student.", tensors), path)
-        self.update.load(files.strip_prefix("update.", tensors), path)
-        self.objective.load_rng_state(files.strip_prefix("draws.", tensors))
-        self.best = {k: v.to(device) for k, v in files.strip_prefix("best.", tensors).items()}
+        files.load_weights(self.objective.student, strip_prefix("student.", tensors), path)
+        self.update.load(strip_prefix("update.", tensors), path)
+        self.objective.load_rng_state(strip_prefix("draws.", tensors))
+        self.best = {k: v.to(device) for k, v in strip_prefix("best.", tensors).items()}
         self.engine.load(about["engine"])
         self.history, self._last = History(about["history"]), path
         self.done, self._evaluated, self.seconds = done, about["evaluated"], about["seconds"]

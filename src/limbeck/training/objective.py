@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, label, rows
+from limbeck.arrays import Batch, X, as_batch, floats, input_dtype, label, rows, strip_prefix
 from limbeck.errors import ArgumentError, InexactTeacherError, shown
 from limbeck.evaluation import View, close_taps
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
-from limbeck.storage.files import strip_prefix
 from limbeck.teachers.base import Teacher, infer_form, misfit, output_form
 
 
