@@ -30,8 +30,10 @@ def _reported(
     loss: Callable[[T], float] | None = None,
 ) -> Iterator[T]:  # fmt: skip
     terminal = progress and sys.stderr is not None and sys.stderr.isatty()  # None under pythonw
-    columns = ("{task.description}", bars.BarColumn(), bars.MofNCompleteColumn())
-    columns += ("{task.fields[loss]}", bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    columns = (
+        "{task.description}", bars.BarColumn(), bars.MofNCompleteColumn(), "{task.fields[loss]}",
+        bars.TimeElapsedColumn(), bars.TimeRemainingColumn(),
+    )  # fmt: skip
     console, every = Console(stderr=True), REFRESH if terminal else BETWEEN_LINES
     with bars.Progress(*columns, console=console, transient=True, disable=not terminal) as bar:
         task = bar.add_task(label, total=total, completed=first, loss="")

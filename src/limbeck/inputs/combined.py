@@ -366,13 +366,8 @@ class Seek(Nested):
             expected = "one that bind(loss_of) was called on"
             raise ArgumentError("inputs", "a Seek without a loss", expected)
         m = n * self.candidates
-        try:
+        with rename_argument("batch_size", "candidates", f" ({self.candidates} for each of {n})"):
             batch = self.source(m)
-        except ArgumentError as error:
-            if error.argument != "batch_size":
-                raise
-            received = f"{self.candidates}, which makes {m} of batch_size {n}"
-            raise ArgumentError("candidates", received, error.expected) from None
         loss = self.loss_of(batch).detach()
         if loss.shape != (m,):
             raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")

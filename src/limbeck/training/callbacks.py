@@ -45,23 +45,21 @@ EntryFunction: TypeAlias = Callable[[Mapping[str, float]], object]  # of an eval
 Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunction] | None
 
 
-class _Function(Callback):
-    def __init__(self, function: EntryFunction) -> None:
-        if not callable(function) or isinstance(function, type):
-            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", shown(function), expected)
-        self.function = function
-
-    def on_evaluation(self, entry: Mapping[str, float]) -> None:
-        self.function(entry)
-
-
 def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
-    if value is None:
-        return ()
     values = Listed()("callbacks", value) if isinstance(value, Iterable) else [value]
-    return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
+    return tuple(_as_callback(each) for each in values if value is not None)
+
+
+def _as_callback(value: Any) -> Callback:
+    if isinstance(value, Callback):
+        return value
+    if not callable(value) or isinstance(value, type):
+        expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+        raise ArgumentError("callbacks", shown(value), expected)
+    callback = Callback()
+    callback.on_evaluation = value  # type: ignore[method-assign]
+    return callback
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
