@@ -143,11 +143,7 @@ class Opaque(Teacher):
     def _call(self, x: X) -> Tensor:
         arrays = {name: to_numpy(part) for name, part in as_dict(x).items()}
         sample = next(iter(as_dict(x).values()))
-        outputs = np.asarray(self.function(arrays.get("", arrays)))
-        n = len(sample)
-        if outputs.shape[:1] != (n,) or outputs.ndim > 2:
-            received = f"outputs of shape {outputs.shape} for {n} inputs"
-            raise ArgumentError("teacher", received, f"({n},) or ({n}, outputs)")
+        outputs = as_outputs(self.function(arrays.get("", arrays)), len(sample))
         dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
         return torch.as_tensor(outputs).to(device=sample.device, dtype=dtype)
 
@@ -161,6 +157,24 @@ class Opaque(Teacher):
         owner = getattr(self.function, "__self__", None)
         name = getattr(self.function, "__name__", "callable")
         return f"the teacher ({name if owner is None else type(owner).__name__})"
+
+
+def as_outputs(raw: object, n: int) -> np.ndarray:
+    r"""A teacher's outputs as an array (n,) or (n, K)."""
+    raw = to_numpy(raw)
+    if hasattr(raw, "toarray"):
+        raw = raw.toarray()
+    try:
+        outputs = np.asarray(raw)
+    except ValueError:  # rows of different lengths
+        expected = f"({n},) or ({n}, K)"
+        raise ArgumentError("teacher", "outputs of different lengths", expected) from None
+    if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
+        received = f"outputs of shape {outputs.shape} for {n} rows"
+        if outputs.dtype == object and outputs.ndim == 0:
+            received = f"an output of type {type(raw).__name__}"
+        raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
+    return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
 
 
 def as_teacher(value: object, output: str = "auto") -> Teacher:

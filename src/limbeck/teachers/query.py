@@ -47,7 +47,12 @@ class TeacherError(LimbeckError):
     @classmethod
     def of(cls, error: BaseException, where: str, rows: Array) -> TeacherError:
         r"""The error for a teacher that raised one itself."""
-        return cls(f"teacher: it failed at {where} ({shown(error)})", rows)
+        try:
+            words = " ".join(str(error).split())
+        except Exception:  # of the exception's own class
+            words = ""
+        cause = ": ".join(filter(None, [type(error).__name__, words]))
+        return cls(f"teacher: it failed at {where} ({cause})", rows)
 
 
 @dataclass
