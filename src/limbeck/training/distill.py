@@ -146,12 +146,6 @@ def steps(
     Takes the arguments of `distill`; `progress` is False by default.
     """
     training = Training.from_options(options, (), distill, progress=False)
-    return _steps(teacher, student, inputs, loss, training)
-
-
-def _steps(
-    teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
-) -> Iterator[Step]:
     run = prepare(teacher, student, inputs, loss, training)
     try:
         yield from watched(run, training.progress)
