@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from limbeck.arguments import Listed, PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
@@ -199,19 +199,13 @@ class MLflow(Logger):
     Arguments:
         experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
         uri: Such as "sqlite:///mlflow.db", or a server's address. Default: MLflow's own.
-        tags: Further tags of the runs. Default: none.
     """
 
     @checked_arguments
-    def __init__(
-        self,
-        experiment: Text = "limbeck",
-        uri: Text | None = None,
-        tags: UserObject[Mapping[str, str] | None] = None,
-    ) -> None:
+    def __init__(self, experiment: Text = "limbeck", uri: Text | None = None) -> None:
         _require("mlflow")
         self.place = self.experiment = experiment
-        self.uri, self.tags = uri, dict(tags or {})
+        self.uri = uri
         self._client: Any = None
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
@@ -231,7 +225,7 @@ class MLflow(Logger):
                 client.update_run(self._id, status="RUNNING")
                 self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
             if self._id is None:
-                tags = {TAG: name, "mlflow.runName": name, **self.tags}
+                tags = {TAG: name, "mlflow.runName": name}
                 self._id = client.create_run(experiment, tags=tags).info.run_id
                 for key, value in settings.items():
                     client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
