@@ -96,7 +96,7 @@ class Step:
 FIELDS = {  # of a checkpoint's description
     "identity": dict[str, Any], "done": int, "steps": int, "evaluated": int, "seconds": float,
     "engine": dict[str, Any], "stop_reason": str | None, "history": dict[str, list[AnyNumber]],
-    "plateau": tuple[AnyNumber, int],
+    "plateau": tuple[AnyNumber, int] | None,
 }  # fmt: skip
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
@@ -330,6 +330,6 @@ class Run:
         self.engine.load(about["engine"])
         self.history, self._last = History(about["history"]), path
         self.done, self._evaluated, self.seconds = done, about["evaluated"], about["seconds"]
-        self.plateau = Plateau(*about["plateau"])
+        self.plateau = Plateau(*(about["plateau"] or ()))
         if saved >= steps or not self.update.progress.finite.item():
             self.stop_reason = about["stop_reason"]
