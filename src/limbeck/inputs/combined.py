@@ -219,13 +219,9 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
-        if isinstance(which, str | bool) or not isinstance(which, int | np.integer) or not columns:
-            received = f"{shown(which)} for X of shape {tuple(x.shape)}"
-            expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
-            raise ArgumentError("categorical", received, expected)
-        if not -columns <= which < columns:
-            raise ArgumentError("categorical", which, f"column numbers below {columns}")
-        masks[""].view(-1)[which] = True
+        expected = f"column numbers below {columns} for X of shape {tuple(x.shape)}, or the names "
+        expected += "of the parts of a dict"
+        masks[""].view(-1)[arg.Whole(-columns, columns - 1)("categorical", which, expected)] = True
     return masks
 
 
