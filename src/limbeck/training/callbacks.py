@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import hashlib
-import importlib.util
 import io
 import json
 import re
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.environment import import_extra
+from limbeck.errors import ArgumentError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -128,11 +128,6 @@ class Logger(Callback):
         warnings.warn(text, stacklevel=2)
 
 
-def _require(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise LimbeckError(f"callbacks: {module} is needed: pip install 'limbeck[{module}]'")
-
-
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
@@ -203,7 +198,7 @@ class MLflow(Logger):
 
     @checked_arguments
     def __init__(self, experiment: Text = "limbeck", uri: Text | None = None) -> None:
-        _require("mlflow")
+        import_extra("mlflow", "mlflow", "callbacks: MLflow needs")
         self.place = self.experiment = experiment
         self.uri = uri
         self._client: Any = None
@@ -262,7 +257,7 @@ class TensorBoard(Logger):
 
     @checked_arguments
     def __init__(self, folder: PathLike = "runs") -> None:
-        _require("tensorboard")
+        import_extra("tensorboard", "tensorboard", "callbacks: TensorBoard needs")
         self.place = self.folder = Path(folder)
         self._writer: Any = None
 
