@@ -320,8 +320,8 @@ class Run:
             raise CheckpointError(
                 f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now, "
                 f"but its learning rates depend on the number of steps ({name}). Accepted: "
-                f"steps={saved}; a new folder; for runs that are to be prolonged, a schedule that "
-                "does not depend on their number, as 'constant' or 'robbins-monro'"
+                f"steps={saved} to finish that run; a new folder; for runs to be prolonged, a "
+                "schedule that does not depend on their number, as 'constant'"
             )
         files.load_weights(self.objective.student, files.strip_prefix("student.", tensors), path)
         self.update.load(files.strip_prefix("update.", tensors), path)
