@@ -58,15 +58,6 @@ class Converter:
         raise ArgumentError(argument, shown(value), words)
 
 
-class AsGiven(Converter):
-    r"""An object of the user's: the function that uses it checks it."""
-
-    expected = "any object"
-
-    def convert(self, value: Any) -> Any:
-        return value
-
-
 class Whole(Converter):
     r"""An integer of any integer type (not bool), or the exact one of a 0-d array or tensor."""
 
@@ -158,6 +149,9 @@ class Matching(Converter):
         if self.matches(value):
             return value
         raise RefusedError
+
+
+AS_GIVEN = Matching(lambda value: True, "any object")  # the function that uses it checks it
 
 
 class Instance(Matching):
@@ -268,7 +262,7 @@ PathLike = Annotated[str | Path, FilePath()]
 Device = Annotated[str | torch.device, DeviceName()]
 Items = Annotated[T, Listed()]
 Dict = Annotated[T, Instance(Mapping, "a dict")]
-UserObject = Annotated[T, AsGiven()]
+UserObject = Annotated[T, AS_GIVEN]
 
 
 def converter_of(annotation: object) -> Converter | None:
@@ -308,7 +302,7 @@ def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
 
 def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     r"""Arguments by name, converted as a function or class declares them."""
-    converters = {name: each or AsGiven() for name, each in declared(function).items()}
+    converters = {name: each or AS_GIVEN for name, each in declared(function).items()}
     return {name: converters[name](name, value) for name, value in values.items()}
 
 
@@ -330,7 +324,7 @@ def _checked(function: Checked, declares: Callable[..., Any]) -> Checked:
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not converters:
             known = {name: each for name, each in declared(declares).items() if each is not None}
-            converters.update(known or {"": AsGiven()})
+            converters.update(known or {"": AS_GIVEN})
         values = list(args)
         for index, value in enumerate(args):
             name = named[index] if index < len(named) else rest

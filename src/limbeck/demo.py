@@ -126,8 +126,6 @@ class Demo:
         exact = log_partition(rbm, method="exact", progress=self.progress)
         for z in (*estimates.values(), exact):
             self.say(z.sentence())
-        images = student.sample(8, generator)
-        self.say(f"\nSamples of the NADE, exact and without chains:\n{_picture(images)}")
         return result, {"target": rbm, "data": X_test, "log_z": estimates, "exact": exact.value}
 
 
@@ -158,11 +156,3 @@ def run(
         demo.say(f"The report on all parts is {page}. Next: limbeck compress --help.")
     if as_json:
         print(json.dumps(contents, indent=1))
-
-
-def _picture(x: Tensor) -> str:
-    r"""8×8 binary images (n, 64) side by side, two rows of pixels to a line."""
-    pixels = x.reshape(-1, 8, 8).to(torch.int64)
-    codes = (2 * pixels[:, ::2] + pixels[:, 1::2]).transpose(0, 1).tolist()  # (4, n, 8)
-    lines = ("  ".join("".join(" ▄▀█"[c] for c in image) for image in line) for line in codes)
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
-r"""Hardware, versions and date of a result; and matplotlib, which may be missing."""
+r"""Hardware, versions and date of a result; and libraries that may be missing."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 from datetime import UTC, datetime
@@ -27,12 +28,15 @@ def environment(device: torch.device | str) -> dict[str, Any]:
     }
 
 
-def load_matplotlib() -> ModuleType:
-    r"""Import matplotlib, or raise an error that says how to install it."""
+def import_extra(module: str, extra: str, users: str) -> ModuleType:
+    r"""Import a library that may be missing, or raise an error that says how to install it."""
     try:
-        import matplotlib
-    except ImportError:
-        raise LimbeckError(
-            "pictures need matplotlib, which is not installed: pip install 'limbeck[plots]'"
-        ) from None
-    return matplotlib
+        return importlib.import_module(module)
+    except ImportError as error:
+        install = f"pip install 'limbeck[{extra}]'"
+        raise LimbeckError(f"{users} {module}, which is not installed: {install}") from error
+
+
+def load_matplotlib() -> ModuleType:
+    r"""Import matplotlib for pictures."""
+    return import_extra("matplotlib", "plots", "pictures need")

@@ -43,24 +43,22 @@ class ArgumentError(LimbeckError, ValueError):
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
         r"""An unknown name, with the nearest known one suggested."""
         known = sorted(known)
-        hint = nearest(value, known) if isinstance(value, str) else None
-        suggestion = f" (did you mean {hint!r}?)" if hint else ""
-        return cls(argument, shown(value), ", ".join(map(repr, known)) + suggestion)
+        listed = ", ".join(map(repr, known))
+        return cls(argument, shown(value), listed + suggestion(value, known))
 
     @classmethod
     def unknown_argument(cls, argument: str, known: Iterable[str], function: str) -> ArgumentError:
         r"""An argument that a function of limbeck does not have, with the nearest one suggested."""
-        hint = nearest(argument, sorted(known))
-        suggestion = f" (did you mean {hint!r}?)" if hint else ""
-        listed = f"help(limbeck.{function}) lists them"
-        expected = f"an argument of {function.rpartition('.')[2]}{suggestion}; {listed}"
+        hint, listed = suggestion(argument, sorted(known)), f"help(limbeck.{function}) lists them"
+        expected = f"an argument of {function.rpartition('.')[2]}{hint}; {listed}"
         return cls(argument, "an unknown name", expected)
 
 
-def nearest(name: str, known: list[str]) -> str | None:
-    r"""The known name that is most like another one, whatever their case; None if none is."""
-    near = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1)
-    return next((k for k in known if near and k.lower() == near[0]), None)
+def suggestion(name: object, known: list[str]) -> str:
+    r"""The known name that is most like another one, whatever their case, as text; "" if none."""
+    names = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1) if isinstance(name, str) else []
+    return f" (did you mean {names[near[0]]!r}?)" if near else ""
 
 
 def user_stacklevel() -> int:

@@ -61,7 +61,7 @@ SOURCES = {
     "augment": lambda s: Augment(TABLE, jitter, LABELS, seed=s),
     "augment parts": lambda s: Augment(PARTS, jitter_parts, seed=s),
     "samples": lambda s: Samples(Sampler(), seed=s),
-    "samples parts": lambda s: Samples(Sampler(), method="sample_parts", seed=s),
+    "samples parts": lambda s: Function(Sampler().sample_parts, seed=s),
     "distribution": lambda s: Samples(distributions.Normal(torch.zeros(3), 1.0), seed=s),
     "function": lambda s: Function(lambda n: torch.randn(n, 2), seed=s),
     "function batch": lambda s: Function(

@@ -74,6 +74,6 @@ def test_bad_samples_are_refused(give, argument, received, expected):
         Samples(Model(give))(4)
 
 
-def test_an_unknown_method_is_refused():
-    with refused("method", "'draw' of a Model"):
-        Samples(Model(None), method="draw")
+def test_a_model_without_the_method_is_refused():
+    with refused("model", "a float", expected="a method sample"):
+        Samples(3.0)

@@ -87,7 +87,7 @@ def test_errors_name_what_is_wrong():
         Seek(Noise(1))(3)
     with refused("loss_of", r"losses of shape \(\)"):
         seek(Noise(1), lambda batch: batch.x.mean())(3)
-    with refused("candidates", "4, which makes 12 of batch_size 3"):
+    with refused("candidates", "12", expected=r"\(4 for each of 3\)"):
         seek(Dataset(torch.zeros(10)), lambda batch: batch.x)(3)
     with refused("candidates", "0"):
         Seek(Noise(1), candidates=0)

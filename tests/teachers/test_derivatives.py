@@ -13,8 +13,9 @@ from limbeck.compression.compress import compress
 from limbeck.compression.dispatch import as_row_teacher
 from limbeck.teachers import query as derivatives
 from limbeck.teachers.cache import TeacherCache
-from limbeck.teachers.query import Derivatives, label_rows
+from limbeck.teachers.query import Derivatives
 from tests.refusals import refused
+from tests.teachers.stand_in import label_rows
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 QUICK = {

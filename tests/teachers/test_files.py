@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from limbeck import environment
 from limbeck.compression.dispatch import as_row_teacher
 from limbeck.errors import LimbeckError
-from limbeck.teachers import networks as model_files
 from tests.refusals import refused
 
 X = np.zeros((3, 2))
@@ -45,7 +45,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch) -> Non
     def absent(name: str):
         raise ImportError(name)
 
-    monkeypatch.setattr(model_files.importlib, "import_module", absent)
+    monkeypatch.setattr(environment.importlib, "import_module", absent)
     for ending, extra in (("onnx", "onnx"), ("json", "boosting"), ("cbm", "boosting")):
         path = tmp_path / f"model.{ending}"
         path.write_text("hello")

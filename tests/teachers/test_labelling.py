@@ -15,9 +15,10 @@ from scipy import sparse
 import limbeck as lb
 from limbeck.teachers import query as labelling
 from limbeck.teachers.cache import TeacherCache
-from limbeck.teachers.query import TeacherError, label_rows
+from limbeck.teachers.query import TeacherError
 from tests.refusals import refused
-from tests.teachers.stand_in import StandIn, probabilities
+from tests.teachers import stand_in
+from tests.teachers.stand_in import StandIn, label_rows, probabilities
 
 X = np.random.default_rng(0).standard_normal((200, 2))
 TARGETS = probabilities(X)
@@ -97,7 +98,7 @@ def test_of_a_callable_nothing_is_kept_without_a_key(tmp_path):
     with pytest.warns(UserWarning, match="pass a cache_key") as caught:
         assert np.array_equal(label_rows(teacher, X, cache=tmp_path), probabilities(X))
     assert len(caught) == 1
-    assert caught[0].filename == __file__
+    assert caught[0].filename == stand_in.__file__
     assert list(tmp_path.iterdir()) == []
     label_rows(teacher, X, cache=tmp_path, cache_key="mine")
     again = StandIn(fingerprint=None)
@@ -260,7 +261,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from limbeck.teachers import query as labelling
-from tests.teachers.stand_in import StandIn
+from tests.teachers.stand_in import StandIn, label_rows
 from tests.teachers.test_labelling import X
 
 def fail(teacher):
@@ -268,7 +269,7 @@ def fail(teacher):
         os.kill(os.getpid(), signal.SIGKILL)
 
 labelling.PATIENCE = -1.0  # each batch is written
-labelling.label_rows(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
+label_rows(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
 """
 
 

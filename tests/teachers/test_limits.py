@@ -7,8 +7,8 @@ import pytest
 
 import limbeck as lb
 from limbeck.teachers import query as querying
-from limbeck.teachers.query import Query, TeacherError, label_rows
-from tests.teachers.stand_in import StandIn, probabilities
+from limbeck.teachers.query import Query, TeacherError
+from tests.teachers.stand_in import StandIn, label_rows, probabilities
 
 X = np.random.default_rng(0).standard_normal((300, 2))
 QUICK = {"task": "classification", "steps": 20, "student": (4,), "progress": False}

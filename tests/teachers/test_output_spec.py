@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limbeck.teachers.base import as_outputs
 from limbeck.teachers.row_teacher import (
     OutputKind,
     OutputSpec,
-    as_outputs,
     check_outputs,
     to_targets,
 )

@@ -264,7 +264,7 @@ def made(name="auto", *, compilable=True):
 @pytest.mark.parametrize(
     ("compilable", "compiler", "expected"),
     [
-        (True, True, engines.Automatic),
+        (True, True, engines.Compiled),
         (False, True, engines.Eager),
         (True, False, engines.Eager),
     ],

@@ -25,49 +25,43 @@ def distilled(student, teacher=None, **options):
     return lb.distill(teacher or net(2), student, X, **settings)
 
 
-def looks(measures, **options):
-    plateau = Plateau(**options)
+def looks(measures):
+    plateau = Plateau()
     return [plateau.update(measure) for measure in measures], plateau
 
 
 def test_a_measure_that_falls_is_a_new_best_each_time():
-    found, plateau = looks([5.0, 4.0, 3.0, -2.0, -4.0], patience=1)
+    found, plateau = looks([5.0, 4.0, 3.0, -2.0, -4.0])
     assert all(found)
-    assert plateau.best == -4.0
-    assert not plateau.reached
+    assert (plateau.best, plateau.since) == (-4.0, 0)
 
 
-@pytest.mark.parametrize("patience", [1, 2, 5])
-def test_the_plateau_is_reached_after_so_many_looks_in_a_row(patience):
-    plateau = Plateau(patience)
-    for measure in (3.0, 4.0, 2.0):
-        plateau.update(measure)
-    for number in range(1, patience + 1):
-        assert not plateau.reached
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_measures_are_counted_since_the_last_best(count):
+    _, plateau = looks([3.0, 4.0, 2.0])
+    for number in range(1, count + 1):
         assert not plateau.update(2.0 + number)
-    assert plateau.reached
-    assert plateau.best == 2.0
+    assert (plateau.best, plateau.since) == (2.0, count)
 
 
-@pytest.mark.parametrize(("best", "better"), [(100.0, 99.0), (-100.0, -101.0)])
+@pytest.mark.parametrize(("best", "better"), [(100.0, 99.9), (-100.0, -100.1)])
 def test_a_best_must_be_beaten_by_a_fraction_of_its_size(best, better):
-    almost = best - 0.9
-    found, plateau = looks([best, almost, better - 0.01], patience=9, improvement=0.01)
+    found, plateau = looks([best, better + 0.01, better - 0.01])
     assert found == [True, False, True]
     assert plateau.best == better - 0.01
 
 
 def test_measures_that_are_not_finite_are_never_a_best():
-    found, plateau = looks([math.nan, math.inf, math.nan], patience=3)
+    found, plateau = looks([math.nan, math.inf, math.nan])
     assert not any(found)
-    assert plateau.reached
+    assert plateau.since == 3
     assert plateau.update(1.0)
 
 
 @pytest.mark.parametrize("patience", [0, -1, 2.0, "3"])
 def test_a_patience_that_is_no_whole_number_is_refused(patience):
     with refused("patience", expected="a whole number from 1"):
-        Plateau(patience)
+        distilled(net(1), held_out=OTHER, patience=patience)
 
 
 def test_patience_needs_something_to_watch():

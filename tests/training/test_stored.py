@@ -13,7 +13,7 @@ from limbeck.errors import NotDifferentiableError
 from limbeck.inputs import Dataset, Function
 from limbeck.models import MLP, Ensemble
 from limbeck.teachers.base import Teacher, as_teacher
-from limbeck.teachers.stored import POOL, Stored, precompute, stored_bytes
+from limbeck.teachers.stored import POOL, Stored, precompute
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate
 from tests.refusals import refused
@@ -268,17 +268,9 @@ def test_unknown_forms_are_refused_with_a_suggestion() -> None:
     ],
     ids=repr,
 )
-def test_the_estimated_size_is_about_the_size(loss) -> None:
+def test_the_size_is_that_of_all_targets_and_grows_with_the_rows(loss) -> None:
     bound = objective(loss)
-    stored = precompute(bound.teacher, X, bound.terms)
+    stored, few = (precompute(bound.teacher, x, bound.terms) for x in (X, X[:2]))
     tensors = [stored.values, stored.derivatives, stored.pools, stored.hidden]
-    actual = sum(t.numel() * t.element_size() for t in leaves(tensors))
-    estimate = stored_bytes(bound.teacher, bound.terms, X, bound.outputs, Batch(X[:1]))
-    assert actual / 3 <= estimate <= actual
-
-
-def test_the_size_of_targets_at_categories_alone_is_estimated() -> None:
-    towns = {"town": torch.arange(ROWS)}
-    teacher = Teacher(lambda x: x["town"][:, None] * 1.0)
-    found = stored_bytes(teacher, [losses.square_error()], towns, 1, Batch(towns))
-    assert found == ROWS * 4
+    assert stored.bytes == sum(t.numel() * t.element_size() for t in leaves(tensors))
+    assert stored.bytes * 2 == few.bytes * ROWS

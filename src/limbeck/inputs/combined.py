@@ -219,13 +219,9 @@ def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
             masks[str(which)][...] = True
             continue
         columns = x.shape[1] if x.ndim == 2 else int(x.ndim == 1)
-        if isinstance(which, str | bool) or not isinstance(which, int | np.integer) or not columns:
-            received = f"{shown(which)} for X of shape {tuple(x.shape)}"
-            expected = "column numbers of X of shape (N, columns), or names of the parts of a dict"
-            raise ArgumentError("categorical", received, expected)
-        if not -columns <= which < columns:
-            raise ArgumentError("categorical", which, f"column numbers below {columns}")
-        masks[""].view(-1)[which] = True
+        expected = f"column numbers below {columns} for X of shape {tuple(x.shape)}, or the names "
+        expected += "of the parts of a dict"
+        masks[""].view(-1)[arg.Whole(-columns, columns - 1)("categorical", which, expected)] = True
     return masks
 
 
@@ -366,13 +362,8 @@ class Seek(Nested):
             expected = "one that bind(loss_of) was called on"
             raise ArgumentError("inputs", "a Seek without a loss", expected)
         m = n * self.candidates
-        try:
+        with rename_argument("batch_size", "candidates", f" ({self.candidates} for each of {n})"):
             batch = self.source(m)
-        except ArgumentError as error:
-            if error.argument != "batch_size":
-                raise
-            received = f"{self.candidates}, which makes {m} of batch_size {n}"
-            raise ArgumentError("candidates", received, error.expected) from None
         loss = self.loss_of(batch).detach()
         if loss.shape != (m,):
             raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")

@@ -15,7 +15,7 @@ from numpy.random import mtrand
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from limbeck.arguments import Finite, Positive, Seed, Text, UserObject, checked_arguments, integer
+from limbeck.arguments import Finite, Positive, Seed, UserObject, checked_arguments, integer
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, shown
 from limbeck.inputs.base import Eager, Inputs
@@ -146,20 +146,17 @@ class Samples(Function):
     r"""Samples of a model, without gradients.
 
     Arguments:
-        model: Anything with a method that takes n, or the shape (n,) as torch.distributions do, and
-            returns x with n rows, a tensor or a dict.
-        method: Its name; it receives `generator` if it has this parameter. Default: "sample".
+        model: Anything with a method `sample` that takes n, or the shape (n,) as those of
+            torch.distributions do, and `generator` if it has this parameter; it returns x with n
+            rows, a tensor or a dict. For other methods there is `Function`.
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
     @checked_arguments
-    def __init__(
-        self, model: UserObject[Any], method: Text = "sample", seed: Seed | None = None,
-    ) -> None:  # fmt: skip
-        function = getattr(model, method, None)
+    def __init__(self, model: UserObject[Any], seed: Seed | None = None) -> None:
+        function = getattr(model, "sample", None)
         if not callable(function):
-            received = f"{method!r} of a {type(model).__name__}"
-            raise ArgumentError("method", received, "a method that takes the number of samples")
+            raise ArgumentError("model", f"a {type(model).__name__}", "one with a method sample")
         super().__init__(function, seed)
         self.model = model
         shaped = parameters_of(function)[:1] in (["sample_shape"], ["shape"])

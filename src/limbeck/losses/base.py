@@ -62,8 +62,8 @@ class Loss:
         if one != other:
             received = f"{one[1]} outputs where the teacher has {other[1]}"
             raise ArgumentError("student", received, "as many outputs as the teacher")
-        if not classes and not forms.same_layout(*map(output_shape, views)):
-            one, other = map(output_shape, views)
+        one, other = (view.raw().shape for view in views)
+        if not classes and not forms.same_layout(one, other):
             received = f"outputs of shape {tuple(one)} where the teacher's are {tuple(other)}"
             raise ArgumentError("student", received, "outputs in the teacher's order of axes")
         return None
@@ -95,12 +95,6 @@ class Loss:
 
     def __repr__(self) -> str:
         return f"{self.name}()"
-
-
-def output_shape(view: View) -> torch.Size:
-    r"""The shape of a model's raw outputs."""
-    raw: Callable[[], Tensor] = getattr(view, "raw", view.values)
-    return raw().shape
 
 
 class Sum(Loss):

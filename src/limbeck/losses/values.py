@@ -10,7 +10,7 @@ from limbeck.arguments import Finite, Positive, Text, checked_arguments
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
-from limbeck.losses.base import Drawn, Loss, Probe, output_shape
+from limbeck.losses.base import Drawn, Loss, Probe
 
 
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
@@ -103,7 +103,7 @@ class label_square_error(Loss):  # noqa: N801
 
     def bind(self, probe: Probe) -> None:
         labels, values = _labels(probe.batch), probe.student.values()
-        received, shape = f"shape {tuple(labels.shape)}", output_shape(probe.student)
+        received, shape = f"shape {tuple(labels.shape)}", probe.student.raw().shape
         if labels.numel() != values.numel():
             raise ArgumentError("y", received, f"shape {tuple(values.shape)}")
         if not forms.same_layout(labels.shape, shape):
@@ -138,9 +138,9 @@ class multilabel_cross_entropy(Loss):  # noqa: N801
             ("student_output", probe.student, forms.FORMS[:3], "logits"),
             ("teacher_output", probe.teacher, forms.FORMS[:1], "probabilities"),
         ):
-            if (form := getattr(view, "form", "values")) in refused:
+            if view.form in refused:
                 expected = f"'values', the {kind} of labels that do not exclude each other"
-                raise ArgumentError(argument, shown(form), expected)
+                raise ArgumentError(argument, shown(view.form), expected)
         super().bind(probe)
         forms.check_probabilities(probe.teacher.values().reshape(-1, 1), "teacher")  # one by one
 

@@ -45,6 +45,7 @@ class Teacher:
         draw: UserObject[Callable[[int], Any] | None] = None,
     ) -> None:
         self.source, self._draw = source, draw
+        self.stochastic = draw is not None  # whether an input has other targets at another time
         self.exact = draw is None if exact is None else exact
         self.form = output_form("teacher_output", source, output)
         self.differentiable = differentiable
@@ -66,11 +67,6 @@ class Teacher:
                 lambda x: self.view(Batch(x), drawn).raw(), batch.x
             )
 
-    @property
-    def draws_nothing(self) -> bool:
-        r"""Whether the same input always has the same targets."""
-        return self._draw is None
-
     def draw(self, n: int) -> Any:
         r"""The random part of the targets at n inputs, or None."""
         return None if self._draw is None else self._draw(n)
@@ -80,11 +76,11 @@ class Teacher:
         size, device = (k, n, outputs), generator.device
         return torch.randint(0, 2, size, generator=generator, device=device, dtype=torch.float32)
 
-    def prepare(self, batch: Batch) -> Tensor | None:
-        r"""For opaque teachers: the targets at a batch, computed outside the step."""
-        return None
+    def prepare(self, batch: Batch) -> Any:
+        r"""What `view` needs at a batch: the random part, or an opaque teacher's targets."""
+        return self.draw(rows(batch.x))
 
-    def view(self, batch: Batch, drawn: object = None) -> Any:
+    def view(self, batch: Batch, drawn: object = None) -> View:
         r"""The teacher at a batch, as losses see it."""
         source = self.source
         assert source is not None
@@ -147,11 +143,7 @@ class Opaque(Teacher):
     def _call(self, x: X) -> Tensor:
         arrays = {name: to_numpy(part) for name, part in as_dict(x).items()}
         sample = next(iter(as_dict(x).values()))
-        outputs = np.asarray(self.function(arrays.get("", arrays)))
-        n = len(sample)
-        if outputs.shape[:1] != (n,) or outputs.ndim > 2:
-            received = f"outputs of shape {outputs.shape} for {n} inputs"
-            raise ArgumentError("teacher", received, f"({n},) or ({n}, outputs)")
+        outputs = as_outputs(self.function(arrays.get("", arrays)), len(sample))
         dtype = sample.dtype if sample.is_floating_point() else torch.get_default_dtype()
         return torch.as_tensor(outputs).to(device=sample.device, dtype=dtype)
 
@@ -167,6 +159,24 @@ class Opaque(Teacher):
         return f"the teacher ({name if owner is None else type(owner).__name__})"
 
 
+def as_outputs(raw: object, n: int) -> np.ndarray:
+    r"""A teacher's outputs as an array (n,) or (n, K)."""
+    raw = to_numpy(raw)
+    if hasattr(raw, "toarray"):
+        raw = raw.toarray()
+    try:
+        outputs = np.asarray(raw)
+    except ValueError:  # rows of different lengths
+        expected = f"({n},) or ({n}, K)"
+        raise ArgumentError("teacher", "outputs of different lengths", expected) from None
+    if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
+        received = f"outputs of shape {outputs.shape} for {n} rows"
+        if outputs.dtype == object and outputs.ndim == 0:
+            received = f"an output of type {type(raw).__name__}"
+        raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
+    return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
+
+
 def as_teacher(value: object, output: str = "auto") -> Teacher:
     r"""A teacher made of a module or callable (live), an estimator (opaque), or None (none)."""
     if isinstance(value, Teacher):
@@ -179,9 +189,7 @@ def as_teacher(value: object, output: str = "auto") -> Teacher:
     for method, form in (("predict_proba", "probabilities"), ("predict", "values")):
         if not isinstance(model, nn.Module) and hasattr(model, method):
             return Opaque(getattr(model, method), form if output == "auto" else output)
-    if not callable(model) and output_form("teacher_output", model, output) == "log_density":
-        return Teacher(model, "log_density")
-    if callable(model):
+    if callable(model) or output_form("teacher_output", model, output) == "log_density":
         return Teacher(model, output)
     expected = "a torch module, a callable on tensors, an estimator with predict_proba or predict, "
     expected += "a density with log_prob or log_unnormalized, None; several as lb.Ensemble([...])"

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from limbeck.errors import ArgumentError
+from limbeck.teachers.base import as_outputs
 from limbeck.teachers.keys import as_given, count, first_rows
-from limbeck.teachers.row_teacher import OutputKind, OutputSpec, RawTeacher, RowTeacher, as_outputs
+from limbeck.teachers.row_teacher import OutputKind, OutputSpec, RawTeacher, RowTeacher
 
 
 class EstimatorTeacher(RowTeacher):

@@ -13,7 +13,7 @@ from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.query import FAILURES, TeacherError, label_rows
+from limbeck.teachers.query import FAILURES, Query, TeacherError
 from limbeck.teachers.row_teacher import RowTeacher
 
 
@@ -48,14 +48,14 @@ def out_of_fold(
         except FAILURES as error:
             raise TeacherError.of(error, "the rows of a fold", others) from error
         inside = known[fold == k]
-        answers = label_rows(clone, select(X, inside), progress=False)
+        answers = Query(progress=False).label(clone, select(X, inside))
         columns = np.arange(teacher.outputs)
         if strata is not None:  # classes that the clone has not seen stay at 0
             columns = _columns(np.asarray(clone.classes), teacher.classes)
         result[np.ix_(inside, columns)] = answers
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
-        result[others] = label_rows(teacher, select(X, others), progress=False)
+        result[others] = Query(progress=False).label(teacher, select(X, others))
     return result
 
 

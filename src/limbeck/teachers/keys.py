@@ -117,18 +117,10 @@ def row_keys(X: object) -> Array:
 
 def distinct(keys: Array) -> tuple[Array, Array]:
     r"""Where each distinct key comes first (m,), in that order, and which of them each is (n,)."""
-    if not len(keys):
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    order = np.argsort(keys[:, 0])
-    ordered = keys[order]
-    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(1)])
-    first = np.minimum.reduceat(order, np.flatnonzero(new))
+    texts = np.ascontiguousarray(keys).view("S16").reshape(-1)  # which are compared as wholes
+    _, first, inverse = np.unique(texts, return_index=True, return_inverse=True)
     appearance = np.argsort(first)
-    rank = np.empty_like(appearance)
-    rank[appearance] = np.arange(len(first))
-    inverse = np.empty_like(order)
-    inverse[order] = rank[np.cumsum(new) - 1]
-    return first[appearance], inverse
+    return first[appearance], np.argsort(appearance)[inverse]
 
 
 def _parts(X: Any) -> list[tuple[str, tuple[int, ...], Array]]:
@@ -148,13 +140,10 @@ def _parts(X: Any) -> list[tuple[str, tuple[int, ...], Array]]:
 
 
 def _values(part: Any) -> Array:
-    if isinstance(part, torch.Tensor):
-        cpu = part.detach().cpu()
-        part = (cpu.double() if cpu.is_floating_point() else cpu).numpy()
     if hasattr(part, "iloc"):
         plain = isinstance(part.dtype, np.dtype) and part.dtype.kind in "biuf"
         part = part.to_numpy() if plain else part.to_numpy(dtype=object)
-    array = np.asarray(part)
+    array = np.asarray(to_numpy(part))
     if array.ndim == 0:
         raise ArgumentError("X", "a single value", ACCEPTED)
     masked = np.ma.is_masked(part)
@@ -176,26 +165,22 @@ def _functions(schema: list[list[Any]]) -> Array:
     return functions
 
 
-def _mixed(values: Array, functions: Array) -> Array:
-    r"""Random 64 bits of each number; functions (3, ...) are those of their columns."""
-    floats = np.array(values, np.float64, order="C")
-    floats += 0.0  # −0.0 becomes 0.0
-    floats[np.isnan(floats)] = np.nan  # NaN come in many patterns
-    bits = floats.view(np.uint64)
-    bits *= functions[0]
-    bits += functions[1]
-    for shift, factor in ROUNDS:
-        bits ^= bits >> np.uint64(shift)
-        bits *= np.uint64(factor)
-    bits ^= bits >> np.uint64(32)
-    return bits
-
-
 def _add_numbers(keys: Array, values: Array, functions: Array) -> None:
+    r"""Add random 64 bits of each number, by the functions (3, columns) of the columns."""
     step = max(1, BLOCK // max(1, values.shape[1]))
     functions = functions[:, :, None]
     for start in range(0, len(values), step):
-        bits = _mixed(values[start : start + step].T, functions)  # sums over rows are quick
+        # transposed, since sums over rows are quick
+        floats = np.array(values[start : start + step].T, np.float64, order="C")
+        floats += 0.0  # −0.0 becomes 0.0
+        floats[np.isnan(floats)] = np.nan  # NaN come in many patterns
+        bits = floats.view(np.uint64)
+        bits *= functions[0]
+        bits += functions[1]
+        for shift, factor in ROUNDS:
+            bits ^= bits >> np.uint64(shift)
+            bits *= np.uint64(factor)
+        bits ^= bits >> np.uint64(32)
         keys[start : start + step, 0] += bits.sum(0)
         bits *= functions[2]
         keys[start : start + step, 1] += bits.sum(0)

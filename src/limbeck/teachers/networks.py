@@ -3,7 +3,6 @@ r"""Teachers that are torch modules or ONNX files; files of models, by their end
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import re
 import subprocess
@@ -18,12 +17,13 @@ from torch import Tensor, nn
 
 from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
+from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.teachers import fingerprints
-from limbeck.teachers.base import output_form
+from limbeck.teachers.base import as_outputs, output_form
 from limbeck.teachers.keys import count, dense, first_rows
-from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher, as_outputs
+from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher
 
 BLOCK = 1024  # rows that go through the module together
 
@@ -258,11 +258,7 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
         raise ArgumentError("teacher", f"{str(path)!r}, which is not a file", "an existing file")
     name = FORMATS[path.suffix.lower()]
     library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
-    try:
-        module = importlib.import_module(library)
-    except ImportError as error:
-        message = f"teacher: this file needs {library}: pip install 'limbeck[{extra}]'"
-        raise LimbeckError(message) from error
+    module: Any = import_extra(library, extra, "teacher: this file needs")
     if library in PROBES:
         _probe(fingerprints.of_files([path]), path, library)
     try:

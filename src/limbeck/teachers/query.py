@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -128,13 +128,14 @@ class Query:
 
     def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows; equal rows are queried once."""
-        session = _Session(self, teacher, as_rows(X))
-        if (error := session.run()) is not None:
-            raise error
-        equal = len(session.rows) < len(session.inverse)
-        return session.targets[session.inverse] if equal else session.targets
+        labelled = self.label_some(teacher, X)
+        if labelled.error is not None:
+            raise labelled.error
+        return labelled.targets
 
-    def label_some(self, teacher: RowTeacher, X: object, seed: int | None = None) -> Labelled:
+    def label_some(
+        self, teacher: RowTeacher | Derivatives, X: object, seed: int | None = None
+    ) -> Labelled:
         r"""Targets at as many rows as limits and the connection allow; a seed shuffles them."""
         session = _Session(self, teacher, as_rows(X))
         error = session.run(seed)
@@ -171,11 +172,6 @@ class Query:
                     raise
                 (pause or time.sleep)(self.wait * 2**number)
         raise AssertionError
-
-
-def label_rows(teacher: RowTeacher | Derivatives, X: object, **settings: Any) -> Array:
-    r"""A teacher's targets (n, K) at rows, with the settings of `Query`."""
-    return Query(**settings).label(teacher, X)
 
 
 class _Session:

@@ -16,9 +16,9 @@ from torch import nn
 from limbeck import outputs as forms
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, shown
-from limbeck.teachers.base import Opaque
+from limbeck.teachers.base import Opaque, as_outputs
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
-from limbeck.teachers.keys import as_given, as_rows, count, first_rows, to_numpy
+from limbeck.teachers.keys import as_given, as_rows, count, first_rows
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 TASKS = ("classification", "multilabel", "regression")
@@ -236,24 +236,6 @@ def _names(classes: Names) -> np.ndarray:
     if len(set(names.tolist())) < len(names):
         raise ArgumentError("classes", names.tolist(), "names that differ")
     return names
-
-
-def as_outputs(raw: object, n: int) -> np.ndarray:
-    r"""A teacher's outputs as an array (n,) or (n, K)."""
-    raw = to_numpy(raw)
-    if hasattr(raw, "toarray"):
-        raw = raw.toarray()
-    try:
-        outputs = np.asarray(raw)
-    except ValueError:  # rows of different lengths
-        expected = f"({n},) or ({n}, K)"
-        raise ArgumentError("teacher", "outputs of different lengths", expected) from None
-    if outputs.ndim not in (1, 2) or len(outputs) != n or outputs.shape[-1] == 0:
-        received = f"outputs of shape {outputs.shape} for {n} rows of X"
-        if outputs.dtype == object and outputs.ndim == 0:
-            received = f"an output of type {type(raw).__name__}"
-        raise ArgumentError("teacher", received, f"an array ({n},) or ({n}, K)")
-    return outputs if outputs.flags.writeable else outputs.copy()  # torch takes no read-only ones
 
 
 def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, Dict, checked_arguments
-from limbeck.arrays import Batch, X, floats, map_tensors, part_of, rows
+from limbeck.arrays import Batch, X, leaves, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import View
 from limbeck.losses.base import Loss
@@ -50,6 +50,12 @@ class Stored(Teacher):
         self.pools, self.hidden = pools or {}, hidden or {}
         # pools of any size pick evenly from numbers up to a multiple of all sizes
         self.choices = math.lcm(*(cotangents.shape[1] for cotangents, _ in self.pools.values()))
+
+    @property
+    def bytes(self) -> int:
+        r"""The memory that the targets take."""
+        targets = (self.values, self.derivatives, self.pools, self.hidden)
+        return sum(tensor.nbytes for tensor in leaves(targets))
 
     def _missing(self, x: X) -> Tensor:
         expected = "a Dataset over the rows that targets are stored for"
@@ -111,19 +117,6 @@ class StoredView(View):
         return self.stored.hidden[name][self.index]
 
 
-def stored_bytes(teacher: Teacher, terms: Iterable[Loss], x: X, outputs: int, batch: Batch) -> int:
-    r"""An estimate of the bytes that the targets of a data set would take."""
-    parts = list(floats(x).values()) or [torch.empty(1, 0)]
-    item, size = parts[0].element_size(), sum(part[0].numel() for part in parts)
-    numbers = outputs  # a row
-    for term in terms:
-        if "derivatives" in term.requires:
-            numbers += size * (outputs if term.projections is None else POOL * term.projections)
-        if "hidden" in term.requires:
-            numbers += teacher.view(batch).hidden(term.teacher_layer)[0].numel()  # type: ignore[attr-defined]
-    return rows(x) * numbers * item
-
-
 @torch.no_grad()
 def precompute(
     teacher: Teacher,
@@ -135,35 +128,33 @@ def precompute(
     watch: Callable[[list[Batch]], Iterable[Batch]] = iter,
 ) -> Stored:
     r"""Evaluate a teacher once at every row of x, as losses need it; `watch` may count blocks."""
-    device = (x if isinstance(x, Tensor) else next(iter(x.values()))).device
-    generator = torch.Generator(device).manual_seed(seed)
-    blocks: dict[Any, list[Any]] = {}
+    generator = torch.Generator(leaves(x)[0].device).manual_seed(seed)
+    # a model's own logs are kept, since those of its probabilities would underflow
+    logs = teacher.form == "probabilities" and hasattr(teacher.source, "log_probabilities")
     ordered = sorted(terms, key=lambda term: term.projections or 0)  # the largest pool stays
-    for batch in watch([Batch(part_of(x, at, block)) for at in range(0, rows(x), block)]):
-        view = teacher.view(batch, teacher.prepare(batch) if teacher.opaque else None)
-        # a model's own logs are kept, since those of its probabilities would underflow
-        logs = teacher.form == "probabilities" and hasattr(view.model, "log_probabilities")
+
+    def targets_at(batch: Batch) -> dict[str, Any]:
+        view = teacher.view(batch, teacher.prepare(batch))
         values = view.log_probabilities() if logs else view.raw()
-        targets: dict[Any, Any] = {("values", None): values}
+        result: dict[str, Any] = {"values": values, "derivatives": {}, "pools": {}, "hidden": {}}
         for term in ordered:  # what two terms need is stored once
             if "hidden" in term.requires:
                 layer = term.teacher_layer  # type: ignore[attr-defined]
-                targets["hidden", layer] = view.hidden(layer)
+                result["hidden"][layer] = view.hidden(layer)
             if "derivatives" in term.requires and term.projections is None:
-                targets["derivatives", term.domain] = view.derivatives(term.domain)
+                result["derivatives"][term.domain] = view.derivatives(term.domain)
             elif "derivatives" in term.requires:
                 (n, outputs), pool = view.outputs(term.domain).shape, POOL * (term.projections or 0)
                 signs = Teacher.signs(teacher, pool, n, outputs, generator)
                 weight = term.weight  # type: ignore[attr-defined]
                 cotangents, projected = view.projection(term.domain, weight, signs)
                 pair = (cotangents.transpose(0, 1).contiguous(), projected)
-                targets["pools", (term.domain, weight)] = pair
-        for key, value in targets.items():
-            blocks.setdefault(key, []).append(value)
-    joined: dict[str, dict[Any, Any]] = {"values": {}, "derivatives": {}, "pools": {}, "hidden": {}}
-    for (kind, key), parts in blocks.items():
-        tensors = kind != "pools"  # those are pairs
-        pairs = zip(*parts, strict=True)
-        joined[kind][key] = torch.cat(parts) if tensors else tuple(map(torch.cat, pairs))
+                result["pools"][term.domain, weight] = pair
+        return result
+
+    starts = range(0, rows(x), block)
+    targets = [targets_at(batch) for batch in watch([Batch(part_of(x, i, block)) for i in starts])]
+    parts = zip(*map(leaves, targets), strict=True)
+    joined = map_tensors(lambda first: torch.cat(next(parts)), targets[0])
     form = "log_probabilities" if logs else teacher.form
-    return Stored(joined.pop("values")[None], form, of=teacher, **joined)
+    return Stored(joined.pop("values"), form, of=teacher, **joined)

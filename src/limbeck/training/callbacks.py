@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import hashlib
-import importlib.util
 import io
 import json
 import re
@@ -15,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from limbeck.arguments import Listed, PathLike, Text, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.arguments import Listed, PathLike, Text, checked_arguments
+from limbeck.environment import import_extra
+from limbeck.errors import ArgumentError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -45,23 +45,21 @@ EntryFunction: TypeAlias = Callable[[Mapping[str, float]], object]  # of an eval
 Callbacks: TypeAlias = Callback | EntryFunction | Iterable[Callback | EntryFunction] | None
 
 
-class _Function(Callback):
-    def __init__(self, function: EntryFunction) -> None:
-        if not callable(function) or isinstance(function, type):
-            expected = "limbeck.training.callbacks, or functions of a dict of numbers"
-            raise ArgumentError("callbacks", shown(function), expected)
-        self.function = function
-
-    def on_evaluation(self, entry: Mapping[str, float]) -> None:
-        self.function(entry)
-
-
 def as_callbacks(value: Callbacks) -> tuple[Callback, ...]:
     r"""One or several callbacks as a tuple of `Callback`."""
-    if value is None:
-        return ()
     values = Listed()("callbacks", value) if isinstance(value, Iterable) else [value]
-    return tuple(v if isinstance(v, Callback) else _Function(v) for v in values)
+    return tuple(_as_callback(each) for each in values if value is not None)
+
+
+def _as_callback(value: Any) -> Callback:
+    if isinstance(value, Callback):
+        return value
+    if not callable(value) or isinstance(value, type):
+        expected = "limbeck.training.callbacks, or functions of a dict of numbers"
+        raise ArgumentError("callbacks", shown(value), expected)
+    callback = Callback()
+    callback.on_evaluation = value  # type: ignore[method-assign]
+    return callback
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
@@ -130,11 +128,6 @@ class Logger(Callback):
         warnings.warn(text, stacklevel=2)
 
 
-def _require(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise LimbeckError(f"callbacks: {module} is needed: pip install 'limbeck[{module}]'")
-
-
 class CSVLogger(Logger):
     r"""Writes each evaluation as a row of a CSV file.
 
@@ -201,19 +194,13 @@ class MLflow(Logger):
     Arguments:
         experiment: The experiment's name; it is made if it does not exist. Default: "limbeck".
         uri: Such as "sqlite:///mlflow.db", or a server's address. Default: MLflow's own.
-        tags: Further tags of the runs. Default: none.
     """
 
     @checked_arguments
-    def __init__(
-        self,
-        experiment: Text = "limbeck",
-        uri: Text | None = None,
-        tags: UserObject[Mapping[str, str] | None] = None,
-    ) -> None:
-        _require("mlflow")
+    def __init__(self, experiment: Text = "limbeck", uri: Text | None = None) -> None:
+        import_extra("mlflow", "mlflow", "callbacks: MLflow needs")
         self.place = self.experiment = experiment
-        self.uri, self.tags = uri, dict(tags or {})
+        self.uri = uri
         self._client: Any = None
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
@@ -233,7 +220,7 @@ class MLflow(Logger):
                 client.update_run(self._id, status="RUNNING")
                 self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
             if self._id is None:
-                tags = {TAG: name, "mlflow.runName": name, **self.tags}
+                tags = {TAG: name, "mlflow.runName": name}
                 self._id = client.create_run(experiment, tags=tags).info.run_id
                 for key, value in settings.items():
                     client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
@@ -270,7 +257,7 @@ class TensorBoard(Logger):
 
     @checked_arguments
     def __init__(self, folder: PathLike = "runs") -> None:
-        _require("tensorboard")
+        import_extra("tensorboard", "tensorboard", "callbacks: TensorBoard needs")
         self.place = self.folder = Path(folder)
         self._writer: Any = None
 

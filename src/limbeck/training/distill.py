@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arrays import Batch, as_batch, floats, input_dtype, rows
+from limbeck.arrays import Batch, as_batch, floats, input_dtype, part_of, rows
 from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
@@ -22,7 +22,7 @@ from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS, check_class_axis, recognise
 from limbeck.progress import tracked, watched
 from limbeck.teachers.base import Teacher, as_teacher, output_form
-from limbeck.teachers.stored import Stored, precompute, stored_bytes
+from limbeck.teachers.stored import Stored, precompute
 from limbeck.training.callbacks import Callbacks
 from limbeck.training.config import ENGINES, PRESETS, Training, choose_device, launched_processes
 from limbeck.training.engines import Eager, make_engine
@@ -146,12 +146,6 @@ def steps(
     Takes the arguments of `distill`; `progress` is False by default.
     """
     training = Training.from_options(options, (), distill, progress=False)
-    return _steps(teacher, student, inputs, loss, training)
-
-
-def _steps(
-    teacher: object, student: nn.Module, inputs: object, loss: Loss | str, training: Training
-) -> Iterator[Step]:
     run = prepare(teacher, student, inputs, loss, training)
     try:
         yield from watched(run, training.progress)
@@ -294,20 +288,22 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
         if required is True:
             raise ArgumentError("precompute", True, "a Dataset as inputs and an exact teacher")
         return
+    teacher, terms = objective.teacher, objective.terms
     if required == "auto":
-        first = source.build(torch.zeros(1, dtype=torch.long, device=objective.device))
-        size = stored_bytes(objective.teacher, objective.terms, source.x, objective.outputs, first)
-        if training.steps * int(training.batch_size or 0) < len(source) or size > max_bytes:
+        if training.steps * int(training.batch_size or 0) < len(source):
+            return
+        few = part_of(source.x, 0, 8)
+        if len(source) / rows(few) * precompute(teacher, few, terms).bytes > max_bytes:
             return
     watch = partial(tracked, label="querying the teacher", progress=training.progress)
-    seed, terms = training.seed + 2, objective.terms
-    objective.teacher = precompute(objective.teacher, source.x, terms, seed=seed, watch=watch)
+    seed = training.seed + 2
+    objective.teacher = precompute(teacher, source.x, terms, seed=seed, watch=watch)
 
 
 def _storable(objective: Objective) -> bool:
     r"""Whether the teacher's targets at a row can be stored and looked up."""
     teacher = objective.teacher
-    fixed = teacher.exact and teacher.draws_nothing and not isinstance(teacher, Stored)
+    fixed = teacher.exact and not teacher.stochastic and not isinstance(teacher, Stored)
     return bool(objective.requires) and fixed and all(term.storable for term in objective.terms)
 
 

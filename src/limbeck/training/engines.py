@@ -9,7 +9,6 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +69,29 @@ def _opaque_functions(update: Update, plan: Plan) -> list[str]:
     return sorted(names)
 
 
+WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
+
+
+class Costs(NamedTuple):
+    r"""Seconds that compilation takes and saves, by the torch operations in an eager step."""
+
+    start: float  # of any compilation
+    per_operation: float  # of compilation
+    saved: float  # an operation of each compiled step
+
+    def pay(self, operations: int, steps: float, seconds: float | None = None) -> bool:
+        r"""Whether compiling so many steps shortens a run and takes up to half its time limit."""
+        compilation = self.start + self.per_operation * operations
+        in_time = seconds is None or compilation <= seconds / 2
+        return in_time and compilation < steps * operations * self.saved
+
+
+# measured with MLPs, a convolutional net and transformers; only the ratios matter
+CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
+CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
+Forecast = tuple[Costs, int, float | None]  # with the steps of the run, and its time limit
+
+
 Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a graph and its arguments
 SHAPES = "the shapes of the batches change, and a step is compiled for one shape"
 
@@ -79,22 +101,32 @@ class Compiled(Eager):
 
     A step changes tensors in place that never move, so the graph's arguments are those of the first
     call with the plan's tensors replaced: looking the others up can cost as much as the arithmetic.
+
+    With a forecast, it first runs a few steps eagerly, and then compiles if that pays; the choice
+    needs no timing, so that equal calls run equally.
     """
 
-    name, saved = "compiled", ("compile_seconds", "layout")
+    saved = ("compile_seconds", "layout", "layouts", "operations")
     # of the compiler: no threads for loops that end before a second one has woken up
     options: Mapping[str, Any] = {"cpp_wrapper": True, "cpp.min_chunk_size": 4096}
 
-    def __init__(self, update: Update, layout: str | None = None) -> None:
+    def __init__(self, update: Update, forecast: Forecast | None = None) -> None:
         super().__init__(update)
-        self.layout = layout  # the shapes to compile for, as text; by default the first plan's
+        self.name = "eager" if forecast else "compiled"
+        self._forecast = forecast  # until the choice
+        self.layouts, self.operations = list[str](), 0  # of the steps before the choice
+        self.layout: str | None = None  # the shapes to compile for; by default the first plan's
         self._shapes: object = None  # the same, as it is compared at each step
         self._graph: Callable[..., Any] | None = None
         self._steps = self._others = 0  # all steps, and those on plans of other shapes
 
     def step(self, plan: Plan) -> None:
-        if self.name == "eager":  # it could not be compiled
-            return self._run_eagerly(plan)
+        if self._forecast is not None:
+            if len(self.layouts) < WATCHED_STEPS:
+                return self._watch(plan)
+            self._choose(self._forecast)
+        if self.name == "eager":
+            return super().step(plan)
         shapes = shapes_of(plan)
         if self._shapes is None and self.layout in (None, str(shapes)):
             self._shapes, self.layout = shapes, str(shapes)
@@ -107,6 +139,31 @@ class Compiled(Eager):
             text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
             warnings.warn(text, stacklevel=3)
         return self._run_eagerly(plan)
+
+    def _watch(self, plan: Plan) -> None:
+        counter = _Operations()  # type: ignore[no-untyped-call]
+        with contextlib.nullcontext() if self.layouts else counter:
+            super().step(plan)
+        self.operations = self.operations or counter.number
+        self.layouts.append(str(shapes_of(plan)))
+
+    def _choose(self, forecast: Forecast) -> None:
+        (costs, steps, seconds), self._forecast = forecast, None
+        layout, count = Counter(self.layouts).most_common(1)[0]
+        if costs.pay(self.operations, steps * count / len(self.layouts), seconds):
+            self.name, self.layout = "compiled", layout
+        elif costs.pay(self.operations, steps, seconds):
+            advice = "batches that are all padded to one length can be compiled"
+            warnings.warn(f"engine: {SHAPES}; running eagerly ({advice})", stacklevel=3)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | ({} if self._forecast is None else {"engine": "auto"})
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        name = state.get("engine", "auto")
+        if self._forecast is not None and name != "auto":  # chosen before the run was resumed
+            self.name, self._forecast = name, None
 
     def _run_graph(self, plan: Plan) -> None:
         r"""A step on a plan of the graph's shapes."""
@@ -156,7 +213,7 @@ class Compiled(Eager):
         text = f"engine: the step cannot be {participle} ({reason}); running eagerly"
         warnings.warn(text, stacklevel=3)
         self.name, self._graph = "eager", None
-        self._run_eagerly(plan)
+        super().step(plan)
 
     def _trace(self, plan: Plan, calls: list[Call]) -> None:
         # torch.compile's own, which has no public name; without it steps run eagerly
@@ -232,80 +289,6 @@ class Graph(Compiled):
             super()._run_eagerly(plan)
 
 
-Factory = Callable[[str | None], Compiled]  # makes the compiled engine for a layout
-WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
-
-
-class Costs(NamedTuple):
-    r"""Seconds that compilation takes and saves, by the torch operations in an eager step."""
-
-    start: float  # of any compilation
-    per_operation: float  # of compilation
-    saved: float  # an operation of each compiled step
-
-    def pay(self, operations: int, steps: float, seconds: float | None = None) -> bool:
-        r"""Whether compiling so many steps shortens a run and takes up to half its time limit."""
-        compilation = self.start + self.per_operation * operations
-        in_time = seconds is None or compilation <= seconds / 2
-        return in_time and compilation < steps * operations * self.saved
-
-
-# measured with MLPs, a convolutional net and transformers; only the ratios matter
-CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
-CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
-
-
-class Automatic(Eager):
-    r"""Runs a few steps eagerly, then chooses an engine; no timing, so equal calls run equally."""
-
-    saved = ("compile_seconds", "layouts", "operations")  # until an engine is chosen
-
-    def __init__(
-        self, update: Update, compiled: Factory, costs: Costs, steps: int, seconds: float | None
-    ) -> None:
-        super().__init__(update)
-        self._compiled, self._costs = compiled, costs
-        self._steps, self._seconds = steps, seconds
-        self._engine: Eager | None = None  # once it is chosen
-        self.layouts, self.operations = list[str](), 0
-
-    def step(self, plan: Plan) -> None:
-        if self._engine is None and len(self.layouts) == WATCHED_STEPS:
-            self._engine = self._choose()
-        if self._engine is not None:
-            self._engine.step(plan)
-            self.name, self.compile_seconds = self._engine.name, self._engine.compile_seconds
-            return
-        counter = _Operations()  # type: ignore[no-untyped-call]
-        with contextlib.nullcontext() if self.layouts else counter:
-            super().step(plan)
-        self.operations = self.operations or counter.number
-        self.layouts.append(str(shapes_of(plan)))
-
-    def _choose(self) -> Eager:
-        layout, count = Counter(self.layouts).most_common(1)[0]
-        compilable_steps = self._steps * count / len(self.layouts)
-        if self._costs.pay(self.operations, compilable_steps, self._seconds):
-            return self._compiled(layout)
-        if self._costs.pay(self.operations, self._steps, self._seconds):
-            advice = "batches that are all padded to one length can be compiled"
-            warnings.warn(f"engine: {SHAPES}; running eagerly ({advice})", stacklevel=3)
-        return Eager(self.update)
-
-    def state(self) -> dict[str, Any]:
-        if self._engine is not None:
-            return self._engine.state()
-        return super().state() | {"engine": "auto"}
-
-    def load(self, state: dict[str, Any]) -> None:
-        super().load(state)
-        name = state.get("engine", "auto")
-        if name != "auto":  # chosen before the run was resumed
-            self._engine = self._compiled(None) if name == "compiled" else Eager(self.update)
-            self._engine.load(state)
-            self.name = self._engine.name
-
-
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     r"""Counts torch operations within a `with` block."""
 
@@ -321,17 +304,17 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def make_engine(
     name: str, objective: Objective, update: Update, steps: int, seconds: float | None = None
 ) -> Eager:
-    r"""The engine by name; "auto" is `Automatic` where steps can be compiled."""
+    r"""The engine by name; "auto" chooses after a few steps where steps can be compiled."""
     obstacle = None if name == "eager" else _obstacle(objective, update)
     cuda = objective.device.type == "cuda"
-    compiled = partial(Graph if cuda else Compiled, update)
+    compiled = Graph if cuda else Compiled
     if name == "compiled" and obstacle is None:
-        return compiled()
+        return compiled(update)
     if name == "compiled":
         warnings.warn(f"engine: {obstacle}; running eagerly", stacklevel=2)
     compiler = cuda or shutil.which("g++") or shutil.which("clang++")
     if name == "auto" and obstacle is None and compiler:
-        return Automatic(update, compiled, CUDA if cuda else CPU, steps, seconds)
+        return compiled(update, (CUDA if cuda else CPU, steps, seconds))
     return Eager(update)
 
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from limbeck.arguments import Count, FromZero, checked_arguments
 from limbeck.arrays import Batch, part_of, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.evaluation import evaluating
@@ -53,28 +52,22 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     return Failure(step, terms or ["gradient"], [], batch)
 
 
+IMPROVEMENT = 1e-3  # fraction of its size by which the best measure must be beaten
+
+
+@dataclass
 class Plateau:
-    r"""Detects when a measure stops falling."""
+    r"""The best measure, and the number of measures since."""
 
-    best, since = math.inf, 0  # the best measure, and the evaluations since
-
-    @checked_arguments
-    def __init__(self, patience: Count, improvement: FromZero = 1e-3) -> None:
-        self.patience = patience  # evaluations without a new best
-        self.improvement = improvement  # fraction of its size by which the best must be beaten
+    best: float = math.inf
+    since: int = 0
 
     def update(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
-        margin = self.improvement * abs(self.best) if math.isfinite(self.best) else 0.0
-        if measure < self.best - margin:
-            self.best, self.since = measure, 0
-            return True
-        self.since += 1
-        return False
-
-    @property
-    def reached(self) -> bool:
-        return self.since >= self.patience
+        margin = IMPROVEMENT * abs(self.best) if math.isfinite(self.best) else 0.0
+        better = measure < self.best - margin
+        self.best, self.since = (measure, 0) if better else (self.best, self.since + 1)
+        return better
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class Step:
 FIELDS = {  # of a checkpoint's description
     "identity": dict[str, Any], "done": int, "steps": int, "evaluated": int, "seconds": float,
     "engine": dict[str, Any], "stop_reason": str | None, "history": dict[str, list[AnyNumber]],
-    "plateau": list[AnyNumber] | None,
+    "plateau": tuple[AnyNumber, int] | None,
 }  # fmt: skip
 CHECK_INTERVAL = 50  # on a GPU, steps that may be queued before their losses are checked
 
@@ -128,7 +121,7 @@ class Run:
         if len(names := self.objective.names) > 1:  # columns of the history
             for name in set(settings.metrics or ()) & set(names):
                 raise ArgumentError("metrics", shown(name), "names that are not the loss's terms")
-        self.plateau = None if settings.patience is None else Plateau(settings.patience)
+        self.plateau = Plateau()
         self.best: dict[str, Tensor] = {}
         self.callbacks = as_callbacks(settings.callbacks)
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
@@ -237,10 +230,10 @@ class Run:
         self._evaluated = self.done
         self.history.append(**entry)
         student = self.objective.student
-        if self.plateau is not None:
+        if (patience := self.settings.patience) is not None:
             if self.plateau.update(entry["held_out"]):
                 self.best = {name: t.detach().clone() for name, t in student.state_dict().items()}
-            elif self.plateau.reached:
+            elif self.plateau.since >= patience:
                 if self.best:  # there is none if no measure was finite
                     student.load_state_dict(self.best)
                 best = self.plateau.best
@@ -304,7 +297,7 @@ class Run:
             "engine": self.engine.state(),
             "stop_reason": None if self._resumable else self.stop_reason,
             "history": self.history,
-            "plateau": None if self.plateau is None else [self.plateau.best, self.plateau.since],
+            "plateau": [self.plateau.best, self.plateau.since],
         }
         self._last = checkpoints.write(self._folder, self.done, tensors, about, self._last)
         self._saved, self._written = (self.done, time.monotonic()), self._state()
@@ -325,12 +318,10 @@ class Run:
             schedule = getattr(self.update, "schedule", self.update)
             name = getattr(schedule, "__qualname__", type(schedule).__name__)
             raise CheckpointError(
-                f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now. "
-                f"Its learning rates depend on the number of steps ({name}), so that a run of "
-                f"{steps:,} steps would have taken other steps from the start. Accepted: "
-                f"steps={saved} to finish that run; a new folder; for runs that are to be "
-                "prolonged, a schedule that does not depend on their number, as 'constant' or "
-                "'robbins-monro'"
+                f"checkpoint: {folder} is of a run of {saved:,} steps, and steps is {steps:,} now, "
+                f"but its learning rates depend on the number of steps ({name}). Accepted: "
+                f"steps={saved} to finish that run; a new folder; for runs to be prolonged, a "
+                "schedule that does not depend on their number, as 'constant'"
             )
         files.load_weights(self.objective.student, strip_prefix("student.", tensors), path)
         self.update.load(strip_prefix("update.", tensors), path)
@@ -339,8 +330,6 @@ class Run:
         self.engine.load(about["engine"])
         self.history, self._last = History(about["history"]), path
         self.done, self._evaluated, self.seconds = done, about["evaluated"], about["seconds"]
-        if self.plateau is not None and about["plateau"] is not None:
-            best, since = about["plateau"]
-            self.plateau.best, self.plateau.since = best, int(since)
+        self.plateau = Plateau(*(about["plateau"] or ()))
         if saved >= steps or not self.update.progress.finite.item():
             self.stop_reason = about["stop_reason"]

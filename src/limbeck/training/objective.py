@@ -184,9 +184,8 @@ class Objective(nn.Module):
     @torch.no_grad()
     def at(self, batch: Batch, teacher: Teacher | None = None) -> Tensor:
         r"""The present loss of each example of a batch, (n,), without its weight."""
-        n, teacher, targets = rows(batch.x), teacher or self.teacher, None
-        if self.requires:
-            targets = teacher.prepare(batch) if teacher.opaque else teacher.draw(n)
+        n, teacher = rows(batch.x), teacher or self.teacher
+        targets = teacher.prepare(batch) if self.requires else None
         draws = Draws(n, self.outputs, self._like, teacher.signs, self.generator)
         with _keep_buffers(self.student):
             drawn = [term.draw(draws) for term in self.terms]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import X, as_batch, leaves, part_of, rows
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.environment import import_extra
+from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
 from limbeck.training.config import Training, launched_processes
 from limbeck.training.engines import Eager
@@ -32,12 +33,9 @@ DIFFERENT_INPUTS = (
 
 def share(training: Training) -> tuple[Training, torch.device, int]:
     r"""This process's settings, device and seed; settings that need one process are refused."""
-    try:
-        from accelerate import PartialState
-    except ImportError:
-        text = "engine: 'accelerate' needs the extra: pip install 'limbeck[accelerate]'"
-        raise LimbeckError(text) from None
-    state: Any = PartialState(cpu=training.device == "cpu" or not torch.cuda.is_available())
+    accelerate: Any = import_extra("accelerate", "accelerate", "engine: this one needs")
+    on_cpu = training.device == "cpu" or not torch.cuda.is_available()
+    state = accelerate.PartialState(cpu=on_cpu)
     if (count := launched_processes()) > state.num_processes:
         received = f"'accelerate' in one of {count} processes, of {state.num_processes} known to it"
         expected = "a launch by `accelerate launch` or `torchrun`, with no Accelerate state before"

@@ -148,11 +148,6 @@ class Result:
     __repr__ = __str__
 
 
-def load(folder: str | Path, student: nn.Module | None = None) -> Result:
-    r"""Read what `Result.save` wrote; a module of the user's own needs an empty copy of it."""
-    return from_files(read_files(folder), student)
-
-
 def read_files(folder: str | Path) -> Files:
     r"""The files of a saved student."""
     saved = folders.read(folder, "result", STUDENT_FILES)
@@ -163,7 +158,7 @@ def read_files(folder: str | Path) -> Files:
 
 
 def from_files(saved: Files, student: nn.Module | None = None) -> Result:
-    r"""The result of the files of a saved student."""
+    r"""The result of the files of a saved student; a module of the user's own needs a copy."""
     tensors, about = saved.tensors(STUDENT, FORMAT)
     if student is None:
         student = from_spec(about.get("spec"), saved.folder, tensors)
