@@ -231,20 +231,6 @@ def test_a_state_of_other_chains_is_refused(changed, message):
         Chains(rbm(), **{"chains": 12, "burn_in": 5} | changed).load_state_dict(state)
 
 
-def test_chains_that_do_not_restart_go_on_where_they_stand():
-    one, other = placed(1), placed(1)
-    one(4), other(4)
-    going = one
-    going.restarts = False
-    going.to(CPU, DOUBLE, 99)
-    assert torch.equal(going.probe(3).x, other.probe(3).x)
-    assert torch.equal(going(4).x, other(4).x)
-    state = going.state_dict()
-    after = going(4).x
-    going.load_state_dict(state)
-    assert torch.equal(going(4).x, after)
-
-
 class Away(Counter):
     r"""Gives events that its support does not have."""
 

@@ -183,10 +183,10 @@ def test_a_resumed_run_is_the_uninterrupted_one():
         (torch.zeros(0, 2), r"shape \(0, 2\)", ""),
         (
             torch.tensor([[0.0], [math.nan]]),
-            "NaN or infinite numbers in chain 1",
+            "NaN or infinite values, the first in row 1",
             "",
         ),
-        ("draws", "'draws'", ""),
+        ("draws", "a str", ""),
     ],
 )
 def test_draws_that_are_none_are_refused(draws, received, expected):

@@ -324,7 +324,7 @@ class GaussianPath:
         for level in t.unique().tolist():
             rows = t == level
             density = lambda u, level=level: self.log_unnormalized(u, level)  # noqa: E731
-            x[rows] = Slice(density, x[rows], width, generator=generator, tune=False).step()
+            x[rows] = Slice(density, x[rows], width, generator=generator).step()
         return x
 
     def fix(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import Items, Number, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.errors import ArgumentError, CheckpointError
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 MIN_CHAINS = 20  # below, only their own series can be tested
@@ -219,11 +219,7 @@ class RunningDiagnostics:
         self.blocks = blocks
         if self.blocks % 2:
             raise ArgumentError("blocks", blocks, "an even number from 4")
-        self.names = (
-            None
-            if names is None
-            else [name if isinstance(name, str) else shown(name) for name in names]
-        )
+        self.names = None if names is None else list(map(str, names))
         self._full, self._partial, self._length = 0, 0, 1  # blocks, draws in the next, in each
         self._mean = self._squares = torch.empty(0)  # (blocks, chains, dim)
 
@@ -234,25 +230,13 @@ class RunningDiagnostics:
 
     def update(self, draws: UserObject[np.ndarray | Tensor | Sequence[Sequence[float]]]) -> None:
         r"""Add one more draw of each chain, (chains, dim)."""
-        try:
-            x = torch.as_tensor(draws).detach().double()
-        except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("draws", shown(draws), "numbers (chains, dim)") from None
+        x = as_part(draws, "draws").values.double()
         shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
-        if (
-            len(shape) != 2
-            or 0 in shape
-            or x.is_meta
-            or x.is_sparse
-            or (expected and shape != expected)
-        ):
+        if len(shape) != 2 or (expected and shape != expected):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
             received = f"{len(self.names)} names"
             raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
-        if not x.isfinite().all():
-            chain = int((~x.isfinite()).any(1).nonzero()[0])
-            raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
         if not expected:
             self._mean = x.new_zeros(self.blocks, *shape)
             self._squares = torch.zeros_like(self._mean)
@@ -314,13 +298,11 @@ class RunningDiagnostics:
         Arguments:
             r_hat: The largest R̂ that is accepted. Default: 1.05.
         """
-        limit = r_hat
-        ratios, sizes = self.r_hat, self.ess
+        limit, ratios, sizes = r_hat, self.r_hat, self.ess
         names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
         mean, squares = self._blocks()
         late, reasons = slice(self._full // 2, self._full), list[str]()
-        draws = (self._full - self._full // 2) * self._length
-        if draws >= 10:  # of chains that stayed at a point since half-time
+        if (draws := (late.stop - late.start) * self._length) >= 10:  # since half-time
             moved = (squares[late] > 0) | (mean[late] != mean[-1])
             if still := (~moved.any(0).any(1)).nonzero()[:, 0].tolist():
                 chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
@@ -338,8 +320,9 @@ class RunningDiagnostics:
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
-            size = f"{float(sizes[worst]):.0f} independent ones"
-            reasons.append(f"the draws of {names[worst]} are worth {size}")
+            reasons.append(
+                f"the draws of {names[worst]} are worth {float(sizes[worst]):.0f} independent ones"
+            )
         return reasons
 
     def state_dict(self) -> dict[str, Tensor]:
