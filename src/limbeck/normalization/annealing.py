@@ -17,17 +17,15 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, base_biases
-from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
 from limbeck.normalization.invariance import function_values
-from limbeck.normalization.paths import GaussianPath, PairwisePath
+from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, check_pairs
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
 
-SPACINGS = ("adaptive", "geometric", "linear", "sigmoid")
 ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
 CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
@@ -65,8 +63,8 @@ class AIS(Method):
         samples: The number of runs. Default: 10,000, or by `std_error` or `seconds`.
         schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008", or
             by `std_error` or `seconds`.
-        spacing: How temperatures are spaced: "linear", "sigmoid", "geometric", or "adaptive", by a
-            pilot run, such that each adds as much to the variance. Default: "linear".
+        spacing: How temperatures are spaced: "linear", or "adaptive", by a pilot run, such that
+            each adds as much to the variance. Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's own, if it has
             another than `lb.RBM` or `lb.Energy`; from independent sites, with means estimated by
             short chains; over real numbers, from a normal distribution that is fitted to these.
@@ -83,7 +81,7 @@ class AIS(Method):
 
     samples: arg.Count | None = None  # type: ignore[assignment]
     schedule: arg.UserObject[Schedule | None] = None
-    spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
+    spacing: Annotated[str, arg.Choice("adaptive", "linear")] = "linear"
     path: arg.UserObject[Path | None] = None
     reverse: arg.Flag = False
     start: arg.UserObject[Start] = "target"
@@ -93,13 +91,12 @@ class AIS(Method):
 
     def __post_init__(self) -> None:
         if self.std_error is None and self.seconds is None:
-            schedule: Schedule = "2008" if self.schedule is None else self.schedule
-            self._set("samples", self.samples or 10_000)
-            self._set("schedule", schedule)
-            temperatures(schedule, self.spacing)
             if self.spacing == "adaptive" and hasattr(self.schedule, "__len__"):
                 received = "the temperatures themselves"
                 raise ArgumentError("schedule", received, "a number of them, for adaptive spacing")
+            self._set("samples", self.samples or 10_000)
+            self._set("schedule", "2008" if self.schedule is None else self.schedule)
+            temperatures(self.schedule)
         else:
             fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
             for name, value in fixed.items():
@@ -110,15 +107,14 @@ class AIS(Method):
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        try:
-            return self._annealed(densities, progress, True)
-        except paths.PairsError:
-            return self._annealed(densities, progress, False)
+        path = _user_path(densities, self.path, self.reverse)
+        if path is not None:
+            return self._annealed(densities, path, progress)
+        return along_path(densities, lambda path: self._annealed(densities, path, progress))
 
-    def _annealed(self, densities: Densities, progress: bool, pairs: bool) -> Estimate:
+    def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
         began = time.monotonic()
-        betas = [] if self.schedule is None else temperatures(self.schedule, self.spacing)
-        path = _path(densities, self.path, self.reverse, pairs)
+        betas = [] if self.schedule is None else temperatures(self.schedule)
         check_path(path, densities, self.reverse)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
@@ -184,14 +180,10 @@ class AIS(Method):
         return path.log_z + total.cpu(), chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
-@arg.checked_arguments
-def temperatures(
-    schedule: arg.UserObject[Schedule], spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
-) -> list[float]:
+def temperatures(schedule: Schedule | None) -> list[float]:
     r"""The inverse temperatures β of a schedule, from 0 to 1.
 
-    "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly ("linear"),
-    closer at both ends ("sigmoid") or closer at 0 ("geometric").
+    "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly.
 
     >>> temperatures(5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -204,12 +196,7 @@ def temperatures(
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]
     if not hasattr(schedule, "__len__") or getattr(schedule, "ndim", 1) == 0:
         count = arg.integer("schedule", schedule, ACCEPTED, least=2)
-        even = [k / (count - 1) for k in range(1, count - 1)]
-        if spacing == "sigmoid":
-            even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / math.tanh(2) for t in even]
-        elif spacing == "geometric":
-            even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
-        return [0.0, *even, 1.0]
+        return [k / (count - 1) for k in range(count)]
     several: Any = schedule
     betas = [arg.Number(0, 1)("schedule", beta, ACCEPTED) for beta in several]
     rising = all(a < b for a, b in itertools.pairwise(betas))
@@ -219,8 +206,8 @@ def temperatures(
     return betas
 
 
-def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
-    r"""The path of the user's, or of the target's own, or one from independent sites."""
+def _user_path(densities: Densities, given: Any, reverse: bool) -> Any:
+    r"""The path of the user's or of the target's own, if it is to be used, or None."""
     target = densities.target
     own = isinstance(target, RBM | Energy)
     build = getattr(target if given is None else given, "path", None)
@@ -229,7 +216,7 @@ def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
     ):
         if reverse and not densities.support.discrete:
             raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        return paths.path_of(densities, pairs=pairs)
+        return None
     if given is None and isinstance(target, RBM):
         generator = densities.generator("base")
         chains = target.advance(target.start(1000, generator), 200, generator)
@@ -431,7 +418,7 @@ class Annealing:
             received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
             raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
         x = self.path.events(x) if hasattr(self.path, "events") else x
-        paths.check_pairs(self.path, self.densities, x)
+        check_pairs(self.path, self.densities, x)
         return total, x
 
 

@@ -20,7 +20,7 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
-from limbeck.normalization.paths import GaussianPath, PairsError, path_of
+from limbeck.normalization.paths import GaussianPath, along_path
 from limbeck.normalization.tempering import TemperedRun, Tempering, log_at, mbar
 from limbeck.samplers.chains import ChainTarget
 from limbeck.storage.files import plain, write_bytes
@@ -175,12 +175,7 @@ def free_energy_curve(
             if isinstance(target, Energy) and target.tempers and top > 1:
                 # the user's kernel is for temperatures above the target's own
                 densities.target = Energy(target.fn, target.support, own)
-            try:
-                path = path_of(densities, fitted=False)
-                run = method._run(densities, path, top, progress)
-            except PairsError:
-                path = path_of(densities, fitted=False, pairs=False)
-                run = method._run(densities, path, top, progress)
+            run = along_path(densities, lambda p: method._run(densities, p, top, progress), False)
         else:
             power, top = own / T.max(), T.max() / T.min()
             run = method._run(densities, GaussianPath(densities, power), top, progress)

@@ -16,7 +16,7 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.annealing import check_path
 from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import LinearPath, PairsError, SitePath, check_pairs, path_of
+from limbeck.normalization.paths import LinearPath, SitePath, along_path, check_pairs, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -54,10 +54,7 @@ class Tempering(Method):
     burn_in: arg.CountFromZero = 100
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        try:
-            run = self._run(densities, path_of(densities), 1.0, progress)
-        except PairsError:
-            run = self._run(densities, path_of(densities, pairs=False), 1.0, progress)
+        run = along_path(densities, lambda path: self._run(densities, path, 1.0, progress))
         logs, counts = run.log_densities(run.levels)
         log_z, H = mbar(logs.flatten(1), counts)
         # the change of log Z of the target if one draw is left out, summed over each ladder
