@@ -137,11 +137,9 @@ class Bridge(Method):
             doubts.append(f"chains differ from one another (R-hat {spread:.2f})")
         runs = [run for run in (first, second) if run is not None]
         accepted = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
-        finite = bool(target.ratio.isfinite().all())
         z = LogPartition(
             fit.log_z, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
-            mean_bound(logs.ratio),
-            mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
+            mean_bound(logs.ratio), mean_bound(target.ratio),
             {
                 "ess": fit.ess, "sampling_error": fit.std_error, "overlap": fit.overlap,
                 "iterations": fit.iterations, "chains": sum(len(run.x) for run in runs),
@@ -248,7 +246,7 @@ class BridgeFit(NamedTuple):
     """
 
     log_z: float
-    std_error: float  # from the relative mean square error of both means
+    variances: tuple[float, float]  # of it: the relative ones of mean f₁ and of mean f₂
     degrees: float  # of freedom of the error
     f_proposal: Tensor  # f₁, (n,)
     f_target: Tensor  # f₂, (chains, draws)
@@ -257,6 +255,10 @@ class BridgeFit(NamedTuple):
     ess: float  # of the f₂ series
     iterations: int
     converged: bool
+
+    @property
+    def std_error(self) -> float:
+        return math.sqrt(sum(self.variances))
 
     def tilt(self, log_ratio: Tensor) -> Tensor:
         r"""s₁f₁ at any events: the probability that they came from the target."""
@@ -294,25 +296,25 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
         log_z, iterations, converged = _solve(target.flatten(), proposal, share)
         total += iterations
         if not math.isfinite(log_z):  # no overlap at all
-            none = (torch.zeros_like(proposal), torch.zeros_like(target))
-            return BridgeFit(log_z, math.inf, math.inf, *none, share, 0.0, size, total, converged)
+            none, worst = (torch.zeros_like(proposal), torch.zeros_like(target)), (math.inf, 0.0)
+            return BridgeFit(log_z, worst, math.inf, *none, share, 0.0, size, total, converged)
         tilt = math.log(share / (1 - share))
         f_proposal = torch.sigmoid(proposal - log_z + tilt) / share
         f_target = torch.sigmoid(-(target - log_z + tilt)) / (1 - share)
         before, size = size, effective_size(f_target)
         if abs(size - before) <= 0.01 * before:
             break
-    parts = (relative_variance(f_proposal) / n, relative_variance(f_target) / size)
+    parts = (_relative_variance(f_proposal) / n, _relative_variance(f_target) / size)
     variance = sum(parts)
     freedom = sum(v**2 / (m - 1) for v, m in zip(parts, (n, size), strict=True) if m > 1)
     degrees = variance**2 / freedom if freedom and variance < math.inf else math.inf
     return BridgeFit(
-        log_z, math.sqrt(variance), degrees, f_proposal, f_target, share, float(f_target.mean()),
-        size, total, converged,
+        log_z, parts, degrees, f_proposal, f_target, share, float(f_target.mean()), size, total,
+        converged,
     )  # fmt: skip
 
 
-def relative_variance(f: Tensor) -> float:
+def _relative_variance(f: Tensor) -> float:
     r"""The variance of numbers over their squared mean."""
     if f.numel() < 2:
         return math.inf

@@ -361,8 +361,7 @@ def tail_doubts(densities: Densities, x: Tensor, far: float = FAR) -> list[str]:
     """
     if densities.support.discrete:
         return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # overflow is no surprise so far out
+    with warnings.catch_warnings(action="ignore"):  # overflow is no surprise so far out
         for direction, points, near, dimension in _far_points(densities, x, far):
             try:
                 log = densities.target.log_unnormalized(points.reshape(-1, *x.shape[1:]))

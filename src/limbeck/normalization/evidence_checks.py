@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -98,7 +97,7 @@ class Checks:
         owner = torch.zeros_like(sample.log_p, dtype=torch.bool)
         owner[self.sides[1].held_out] = True
         start, owner = sample.z[:, ::step].flatten(0, 1)[inside], owner[:, ::step].flatten()[inside]
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):  # of adaptation
             if differentiable:
                 some = start[spread(len(start), 100)]
                 adapted = HMC(log_density, some, generator=sample.generator(2))
@@ -166,7 +165,7 @@ class Checks:
             points.append((f"probe {number}", point))
         shown = tracked(points, "chains from the highest point and probes", self.sample.progress)
         for number, (name, point) in enumerate(shown):
-            with _quiet():
+            with warnings.catch_warnings(action="ignore"):  # of adaptation
                 generator = self.sample.generator(10 + number)
                 sampler = HMC(log_density, point.repeat(LOCAL_CHAINS, 1), generator=generator)
                 sampler.burn_in(LOCAL_SWEEPS)
@@ -260,11 +259,3 @@ def _climb(log_density: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
         optimizer.step()
         schedule.step()
     return peak
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    r"""Without the samplers' warnings, which are of their own adaptation."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
