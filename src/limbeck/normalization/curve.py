@@ -3,6 +3,7 @@ r"""Free energy against temperature: log Z, mean energy and heat capacity from o
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -197,14 +198,12 @@ def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> Iterable
     MBAR gives weights of all draws at any temperature. Groups of ladders are left out in turn, with
     one of Newton's steps from the solution with all of them.
     """
-    logs, _ = run.log_densities(run.levels)
-    count = run.A.shape[0]
+    logs, count = run.log_densities(), run.A.shape[0]
 
     def solved(ladders: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
         part = logs[:, ladders].flatten(1)
-        counts = torch.full((len(logs),), part.shape[1] / len(logs), dtype=torch.float64)
-        log_z, _ = mbar(part, counts, start, 200 if start is None else 2)
-        mixture = (part + (counts.log() - log_z)[:, None]).logsumexp(0)
+        log_z, *_ = mbar(part, start, 200 if start is None else 2)
+        mixture = (part - log_z[:, None]).logsumexp(0) + math.log(part.shape[1] / len(part))
         A, B = run.A[ladders].flatten(), run.B[ladders].flatten()
         figures = list[Tensor]()
         for temperature in temperatures:

@@ -55,10 +55,9 @@ class Tempering(Method):
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         run = along_path(densities, lambda path: self._run(densities, path, 1.0, progress))
-        logs, counts = run.log_densities(run.levels)
-        log_z, H = mbar(logs.flatten(1), counts)
+        logs = run.log_densities()
+        log_z, weights, H = mbar(logs.flatten(1))
         # the change of log Z of the target if one draw is left out, summed over each ladder
-        weights = level_weights(logs.flatten(1), log_z, counts)
         solved = torch.linalg.solve(H[1:, 1:], torch.eye(len(H) - 1, dtype=H.dtype)[:, -1])
         solved = torch.cat([solved.new_zeros(1), solved])
         effect = (solved @ weights).reshape(logs.shape[1:]).sum(2) - solved.sum()
@@ -67,7 +66,7 @@ class Tempering(Method):
         half = effect.shape[1] // 2
         drift = difference(effect[:, :half], effect[:, half:])
         rates, value = run.swap_rates, run.path.log_z + float(log_z[-1])
-        integral = run.path.log_z + thermodynamic_integral(run.slope, run.levels)
+        integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
         x = run.events
         doubts = tail_doubts(densities, x.flatten(0, 1))
         if isinstance(run.path, SitePath) and run.path.energy.tempers:
@@ -100,18 +99,19 @@ class Tempering(Method):
         size = self.ladders * len(replicas.levels) ** 2
         every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
         shown = max(every, math.ceil(draws * self.ladders / CHECKED_EVENTS))
-        parts, events = list[tuple[Tensor, Tensor]](), list[Tensor]()
+        A, B, events = list[Tensor](), list[Tensor](), list[Tensor]()
         for draw in tracked(range(draws), "tempering", progress):
-            parts_now = replicas.step()
+            parts = replicas.step()
             if draw % every == every - 1 or draws < every:
-                parts.append(replicas.by_level(parts_now))
+                for series, part in zip((A, B), parts, strict=True):
+                    series.append(part.gather(1, replicas.chain_at))  # in the order of the levels
             if draw % shown == shown - 1:
                 events.append(replicas.top_events())
         check_pairs(path, densities, replicas.top_events())
-        A, B = (torch.stack(part, 1).cpu() for part in zip(*parts, strict=True))
         return TemperedRun(
-            path, replicas.levels, A, B, torch.stack(events or [replicas.top_events()], 1),
-            replicas.swap_rates(), replicas.arrivals, draws, replicas.sweeps,
+            path, replicas.levels, torch.stack(A, 1), torch.stack(B, 1),
+            torch.stack(events or [replicas.top_events()], 1), replicas.swap_rates(),
+            replicas.arrivals, draws, replicas.sweeps,
         )  # fmt: skip
 
     def _replicas(
@@ -198,18 +198,14 @@ class Replicas:
     def _exchange(self, A: Tensor, B: Tensor) -> None:
         r"""Exchanges between levels k and k + 1, of even k and of odd k in turn."""
         low = torch.arange(self.steps % 2, len(self.levels) - 1, 2)
-        if not len(low):
-            return
         t = torch.tensor(self.levels, dtype=torch.float64)
         one, other = self.chain_at[:, low], self.chain_at[:, low + 1]
         gain = torch.zeros(one.shape, dtype=torch.float64)
         for chain, sign in ((one, 1), (other, -1)):
             a, b = A.gather(1, chain), B.gather(1, chain)
             gain += sign * (log_at(a, b, t[low + 1]) - log_at(a, b, t[low]))
-        uniform = torch.rand(
-            gain.shape, generator=self.generator, device=self.generator.device, dtype=gain.dtype
-        )
-        accept = uniform.cpu() < gain.exp()
+        place: Any = {"generator": self.generator, "device": self.generator.device}
+        accept = torch.rand(gain.shape, dtype=gain.dtype, **place).cpu() < gain.exp()
         self.chain_at[:, low] = torch.where(accept, other, one)
         self.chain_at[:, low + 1] = torch.where(accept, one, other)
         # the mean probability has less noise than the share that was accepted
@@ -218,11 +214,6 @@ class Replicas:
 
     def swap_rates(self) -> list[float]:
         return (self.accepted / self.tried.clamp_min(1)).tolist()
-
-    def by_level(self, parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        r"""Values (ladders, chains) in the order of the levels."""
-        A, B = (part.gather(1, self.chain_at) for part in parts)
-        return A, B
 
     def top_events(self) -> Tensor:
         r"""Where the chains at the last level are, (ladders, *shape)."""
@@ -278,17 +269,10 @@ class TemperedRun(NamedTuple):
             )
         return doubts
 
-    @property
-    def slope(self) -> Tensor:
-        r"""∂log p̃_t/∂t of every draw below t = 1."""
-        return self.B - self.A
-
-    def log_densities(self, levels: list[float]) -> tuple[Tensor, Tensor]:
-        r"""log p̃ of all draws at some levels, (…, ladders, draws, levels); and numbers of draws."""
-        t = torch.tensor(levels, dtype=torch.float64).view(-1, 1, 1, 1)
-        ladders, draws, count = self.A.shape
-        counts = torch.full((count,), float(ladders * draws), dtype=torch.float64)
-        return log_at(self.A[None], self.B[None], t), counts
+    def log_densities(self) -> Tensor:
+        r"""log p̃ of all draws at all levels, (levels, ladders, draws, levels)."""
+        t = torch.tensor(self.levels, dtype=torch.float64).view(-1, 1, 1, 1)
+        return log_at(self.A, self.B, t)
 
 
 def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
@@ -296,38 +280,34 @@ def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
 
 
-def level_weights(log_p: Tensor, log_z: Tensor, counts: Tensor) -> Tensor:
-    r"""The probability (levels, n) that each of n draws is of a level, given its log densities."""
-    return (log_p + (counts.log() - log_z)[:, None]).softmax(0)
-
-
 @torch.no_grad()
 def mbar(
-    log_p: Tensor, counts: Tensor, start: Tensor | None = None, rounds: int = 200
-) -> tuple[Tensor, Tensor]:
-    r"""log Z of each level, less that of the first, from draws of all of them.
+    log_p: Tensor, start: Tensor | None = None, rounds: int = 200
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""log Z of each level, less that of the first, from equally many draws of each of them.
 
-    These are the maximum of a likelihood, where weights of levels have sums equal to the numbers
-    of draws (levels,). `log_p` (levels, n) has log densities of all draws at all levels. The second
-    result is the matrix of second derivatives.
+    `log_p` (levels, n) has log densities of all draws at all levels. Weights (levels, n) are the
+    probabilities that draws are of a level, given these. log Z is the maximum of a likelihood,
+    where the weights of all levels have equal sums; it is returned with the weights and the matrix
+    of second derivatives.
     """
-    log_z = torch.zeros_like(counts) if start is None else start.clone()
-    gap = math.inf
+    log_z = log_p.new_zeros(len(log_p)) if start is None else start.clone()
+    gap, count = math.inf, log_p.shape[1] / len(log_p)
     for round_ in range(rounds):
-        weights = level_weights(log_p, log_z, counts)
+        weights = (log_p - log_z[:, None]).softmax(0)
         sums = weights.sum(1)
         H = sums.diag() - weights @ weights.T
-        error = float((sums - counts).abs().max() / counts.max())
+        error = float((sums / count - 1).abs().max())
         if error < 1e-12:
             break
-        change = torch.linalg.lstsq(H[1:, 1:], (sums - counts)[1:, None]).solution[:, 0]
-        plain = (sums / counts).log()
+        change = torch.linalg.lstsq(H[1:, 1:], (sums - count)[1:, None]).solution[:, 0]
+        plain = (sums / count).log()
         # Newton's step where it is small, and error has fallen; else one that always leads uphill
         newton = start is not None or (round_ > 2 and error < gap and float(change.abs().max()) < 2)
         log_z = log_z.clone()
         log_z[1:] += change if newton else plain[1:] - plain[0]
         gap = error
-    return log_z, H
+    return log_z, weights, H
 
 
 def thermodynamic_integral(slope: Tensor, levels: list[float]) -> float:
