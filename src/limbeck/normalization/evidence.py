@@ -11,20 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Auto,
-    Choice,
-    Count,
-    CountFromZero,
-    Flag,
-    Function,
-    Items,
-    Positive,
-    Seed,
-    Text,
-    UserObject,
-    checked_arguments,
-)
+from limbeck import arguments as arg
 from limbeck.arrays import as_part, as_parts, label
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.normalization.densities import check_repeatable
@@ -38,15 +25,17 @@ from limbeck.posteriors.log_density import LogDensity
 from limbeck.posteriors.read import LAYOUTS, as_draws
 
 
-@checked_arguments
+@arg.checked_arguments
 def log_evidence(
-    log_density: Function[Callable[..., Any]], draws: UserObject[Any], *,
-    support: UserObject[Any] = None, student: Annotated[str, Choice("auto", *STUDENTS)] = "auto",
-    samples: Count | Auto = "auto", sweeps: CountFromZero = 10, probe: UserObject[Any] = None,
-    log_posterior: UserObject[Any] = None, std_error: Positive = 0.005,
-    var_names: Text | Items[Sequence[str]] | None = None, burn_in: CountFromZero = 0,
-    thin: Count = 1, layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto", seed: Seed = 0,
-    progress: Flag = True,
+    log_density: arg.Function[Callable[..., Any]], draws: arg.UserObject[Any], *,
+    support: arg.UserObject[Any] = None,
+    student: Annotated[str, arg.Choice("auto", *STUDENTS)] = "auto",
+    samples: arg.Count | arg.Auto = "auto", sweeps: arg.CountFromZero = 10,
+    probe: arg.UserObject[Any] = None, log_posterior: arg.UserObject[Any] = None,
+    std_error: arg.Positive = 0.005, var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
+    burn_in: arg.CountFromZero = 0, thin: arg.Count = 1,
+    layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto", seed: arg.Seed = 0,
+    progress: arg.Flag = True,
 ) -> LogPartition:  # fmt: skip
     r"""Estimate the log evidence of a model: log ∫ p(data, θ) dθ, from draws of its posterior.
 

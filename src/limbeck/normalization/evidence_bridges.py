@@ -87,7 +87,7 @@ class PosteriorSample:
         family, last = "", math.inf
         affine = self.target.coordinates.affine
         assert affine is not None
-        known = list(candidates(kind, z, affine.factor, self.seed))
+        known = candidates(kind, z, affine.factor, self.seed)
         label = f"fitting students to part {stream + 1} of 2 of the draws"
         for candidate in tracked(known, label, self.progress):
             # the average of both sides has six times as many draws

@@ -100,8 +100,7 @@ class Checks:
         with warnings.catch_warnings(action="ignore"):  # of adaptation
             if differentiable:
                 some = start[spread(len(start), 100)]
-                adapted = HMC(log_density, some, generator=sample.generator(2))
-                adapted.burn_in(80)
+                adapted = HMC(log_density, some, generator=sample.generator(2)).burn_in(80)
                 sampler: HMC | Slice = HMC(
                     log_density, start, step_size=adapted.step_size, scale=adapted.scale,
                     generator=sample.generator(3),

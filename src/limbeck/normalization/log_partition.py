@@ -61,15 +61,25 @@ class Exact:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
-        sums, details = find_elimination(target, self.limit), dict[str, Any]()
-        if sums is None:
-            value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
-        else:
-            value = sums.log_z(progress)
+        value, details = self._sum(target, progress)
+        results = value, 0.0, "exact", Verdict(), Bound(value, 0.0), Bound(value, 0.0), details
+        return LogPartition(*results, seed=seed, seconds=time.perf_counter() - began)
+
+    def _sum(self, target: ChainTarget, progress: bool) -> tuple[float, dict[str, Any]]:
+        r"""log Z, and diagnostics of sums over one site after the other."""
+        if (sums := find_elimination(target, self.limit)) is not None:
             details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
-        bound, seconds = Bound(value, 0.0), time.perf_counter() - began
-        results = value, 0.0, "exact", Verdict(), bound, bound, details
-        return LogPartition(*results, 0, 0, seed, seconds)
+            return sums.log_z(progress), details
+        if isinstance(target, RBM):
+            parts = log_z_parts(target, self.limit, self.block, progress)
+        else:
+            parts = _event_parts(target, self, progress)
+        with torch.no_grad(), evaluating(target):
+            log_z = torch.stack(list(parts)).logsumexp(0).item()
+        if not math.isfinite(log_z):
+            expected = "finite log densities, or −∞ at some of the events"
+            raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
+        return log_z, {}
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -258,19 +268,7 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    settings = Exact(limit=limit, block=block)
-    if (sums := find_elimination(target, limit)) is not None:
-        return sums.log_z(progress)
-    if isinstance(target, RBM):
-        parts = log_z_parts(target, limit, block, progress)
-    else:
-        parts = _event_parts(target, settings, progress)
-    with torch.no_grad(), evaluating(target):
-        log_z = torch.stack(list(parts)).logsumexp(0).item()
-    if not math.isfinite(log_z):
-        expected = "finite log densities, or −∞ at some of the events"
-        raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
-    return log_z
+    return Exact(limit=limit, block=block)._sum(target, progress)[0]
 
 
 def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:
