@@ -206,6 +206,18 @@ def test_a_target_without_a_path_is_annealed_site_by_site():
     assert z.value == pytest.approx(table(rbm)[2], abs=4 * z.std_error)
 
 
+def test_pairs_of_sites_without_a_path_are_annealed_both_ways():
+    ring = Energy(lambda x: -0.5 * (x * x.roll(1, 1)).sum(1), Spins(8))
+
+    class Ring:
+        support, log_unnormalized = ring.support, staticmethod(ring.log_unnormalized)
+        advance = staticmethod(ring.advance)
+
+    z = annealed(Ring(), samples=1000, schedule=30, reverse=True, burn_in=50)
+    assert z.value == pytest.approx(exact_log_z(ring), abs=4 * z.std_error)
+    assert z.lower_bound < exact_log_z(ring) < z.upper_bound
+
+
 def correlated(dim, seed=0):
     A = torch.randn(dim, dim, generator=generator(seed), dtype=torch.float64)
     precision = A @ A.T / dim + 0.3 * torch.eye(dim, dtype=torch.float64)

@@ -17,11 +17,12 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, base_biases
+from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
 from limbeck.normalization.invariance import function_values
-from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, check_pairs
+from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
@@ -107,7 +108,7 @@ class AIS(Method):
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        path = _user_path(densities, self.path, self.reverse)
+        path = _fixed_path(densities, self.path, self.reverse)
         if path is not None:
             return self._annealed(densities, path, progress)
         return along_path(densities, lambda path: self._annealed(densities, path, progress))
@@ -206,18 +207,20 @@ def temperatures(schedule: Schedule | None) -> list[float]:
     return betas
 
 
-def _user_path(densities: Densities, given: Any, reverse: bool) -> Any:
-    r"""The path of the user's or of the target's own, if it is to be used, or None."""
+def _fixed_path(densities: Densities, given: Any, reverse: bool) -> Any:
+    r"""The path of the user's or of the target's own, or one whose sweeps can be reversed.
+
+    None stands for limbeck's best path in one direction.
+    """
     target = densities.target
-    own = isinstance(target, RBM | Energy)
     build = getattr(target if given is None else given, "path", None)
-    if given is None and (
-        not callable(build) or (own and not (reverse and densities.support.discrete))
-    ):
-        if reverse and not densities.support.discrete:
+    if given is None and (isinstance(target, RBM | Energy) or not callable(build)):
+        if not reverse:
+            return None
+        if not densities.support.discrete:
             raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        return None
-    if given is None and isinstance(target, RBM):
+        if not isinstance(target, RBM):
+            return path_of(densities, pairs=False)
         generator = densities.generator("base")
         chains = target.advance(target.start(1000, generator), 200, generator)
         return target.path(base_biases(chains))
@@ -418,7 +421,7 @@ class Annealing:
             received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
             raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
         x = self.path.events(x) if hasattr(self.path, "events") else x
-        check_pairs(self.path, self.densities, x)
+        paths.check_pairs(self.path, self.densities, x)
         return total, x
 
 
