@@ -13,18 +13,12 @@ from torch import Tensor
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import (
-    Estimate,
-    LogPartition,
-    Method,
-    Verdict,
-    log_mean,
-    mean_bound,
-)
+from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
 from limbeck.normalization.invariance import LIMIT, MAX_DRAWS, function_name, function_values
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
+from limbeck.verdict import Verdict
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
@@ -135,7 +129,7 @@ class Bridge(Method):
         long_chains = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
         if long_chains and spread > 1.05:
             doubts.append(f"chains differ from one another (R-hat {spread:.2f})")
-        runs = [run for run in (first, second) if run is not None]
+        runs = [first] if second is None else [first, second]
         accepted = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
         z = LogPartition(
             fit.log_z, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
@@ -259,6 +253,12 @@ class BridgeFit(NamedTuple):
     @property
     def std_error(self) -> float:
         return math.sqrt(sum(self.variances))
+
+    @property
+    def inside(self) -> float:
+        r"""About how many draws lie in the overlap."""
+        own, other = len(self.f_proposal) * self.share, self.ess * (1 - self.share)
+        return self.overlap * min(own, other)
 
     def tilt(self, log_ratio: Tensor) -> Tensor:
         r"""s₁f₁ at any events: the probability that they came from the target."""
@@ -386,11 +386,9 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     reasons += densities.exactness_doubts()
     if outside := float((target.ratio == math.inf).double().mean()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
-    n, size = len(proposal.ratio), fit.ess
-    if min(n, size) < MIN_EFFECTIVE_DRAWS:
-        reasons.append(f"{min(n, size):.0f} effective draws are too few to know the error")
-    inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
-    if inside < 50:
-        reasons.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
+    if (size := min(len(proposal.ratio), fit.ess)) < MIN_EFFECTIVE_DRAWS:
+        reasons.append(f"{size:.0f} effective draws are too few to know the error")
+    if fit.inside < 50:
+        reasons.append(f"target and proposal hardly overlap (in about {fit.inside:.2g} draws)")
     seen = torch.cat([target.target.flatten(), proposal.target])
     return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)

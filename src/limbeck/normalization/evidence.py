@@ -88,33 +88,28 @@ def log_evidence(
     with recorded_warnings() as texts, torch.no_grad():
         target = LogDensity(log_density, stored.structure, coordinates, rows, stored.dtype)
         log_density_at = target.at_draws(rows)
-        if unused := target.unused(rows):
-            name = unused[0]
+        for name in target.unused(rows):
             expected = "variables that log_density depends on; var_names=['~name'] leaves one out"
             raise ArgumentError(name, "a variable that log_density does not depend on", expected)
         z = coordinates.whiten(rows)
         check_repeatable(target.log_unnormalized, z, "log_density")
         log_p = log_density_at + coordinates.constrained(z)[1]
         shape = (stored.chains, stored.per_chain)
-        sample = PosteriorSample(
-            target, z.reshape(*shape, -1), log_p.reshape(shape), seed, progress
-        )
+        z = z.reshape(*shape, -1)
+        sample = PosteriorSample(target, z, log_p.reshape(shape), seed, progress)
         count = max(stored.count, 2000) if isinstance(samples, str) else samples
         sides = [sample.bridged(*parts, student, count, std_error) for parts in sample.halves()]
         e = average(sides)
         checks = Checks(sample, sides, e)
         checks.draws(stored)
         checks.tails()
-        points = None if probe is None else _probes(probe, stored, coordinates)
-        checks.sweeps(sweeps, points)
+        checks.sweeps(sweeps, None if probe is None else _probes(probe, stored, coordinates))
         logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))
         if logs is not None:
             checks.log_posterior(logs, log_density_at.reshape(shape), rows)
     e.std_error = math.hypot(e.std_error, checks.gap)
     e.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
-    e.diagnostics |= checks.counts
-    e.samples, e.sweeps = stored.count, checks.sweeps_done
-    e.seed, e.seconds = seed, time.perf_counter() - began
+    e.samples, e.seed, e.seconds = stored.count, seed, time.perf_counter() - began
     return e
 
 

@@ -32,9 +32,7 @@ class Checks:
 
     def __init__(self, sample: PosteriorSample, sides: Sequence[Side], z: LogPartition) -> None:
         self.sample, self.sides, self.z = sample, sides, z
-        self.doubts, self.unchecked = list[str](), list[str]()
-        self.counts: dict[str, Any] = {}
-        self.gap, self.sweeps_done = 0.0, 0
+        self.doubts, self.unchecked, self.gap = list[str](), list[str](), 0.0
 
     def draws(self, stored: Draws) -> None:
         r"""Whether the draws have converged, and overlap with the students."""
@@ -43,14 +41,12 @@ class Checks:
         if zero := int((sample.log_p == -math.inf).sum()):
             share = f"{zero:,} of {sample.log_p.numel():,} draws"
             self.doubts.append(f"log_density is −∞ at {share}: they are not draws of it")
-        if self.z.diagnostics["ess"] < MIN_EFFECTIVE_DRAWS:
-            size = self.z.diagnostics["ess"]
+        if (size := self.z.diagnostics["ess"]) < MIN_EFFECTIVE_DRAWS:
             self.doubts.append(f"{size:.0f} effective draws are too few to know the error")
         for fit in (one.fit, two.fit):
-            inside = fit.overlap * min(len(fit.f_proposal) * fit.share, fit.ess * (1 - fit.share))
-            if not fit.converged or inside < 25:
+            if not fit.converged or fit.inside < 25:
                 self.doubts.append(
-                    f"draws and student hardly overlap (in about {inside:.2g} draws)"
+                    f"draws and student hardly overlap (in about {fit.inside:.2g} draws)"
                 )
                 break
         apart = one.fit.log_z - two.fit.log_z
@@ -62,12 +58,12 @@ class Checks:
             self.gap = max(self.gap, abs(apart))
         proposed = sum(len(side.proposed) for side in self.sides)
         outside = sum(int((side.proposed == -math.inf).sum()) for side in self.sides)
-        self.counts |= {"chains": stored.chains, "proposals_outside": outside / proposed}
+        self.z.diagnostics |= {"chains": stored.chains, "proposals_outside": outside / proposed}
         for side in self.sides:  # mass where no draw is
             largest = float(side.ratio[side.ratio.isfinite()].max())
             beyond = side.proposed[side.proposed > largest]
             mass = float((beyond - self.z.value).exp().sum()) / len(side.proposed)
-            if len(beyond) >= 3 and mass * self.z.diagnostics["ess"] > 10:
+            if len(beyond) >= 3 and mass * size > 10:
                 self.doubts.append(
                     f"log_density has about {mass:.1%} of its mass where no draw is, by samples of "
                     "the student: the draws miss a part of it"
@@ -110,9 +106,9 @@ class Checks:
                 sweeps = min(sweeps, 3)
             for _ in tracked(range(sweeps), "sweeps that check the draws", sample.progress):
                 end = sampler.step()
-        self.sweeps_done = sweeps * len(start)
-        if isinstance(sampler, HMC) and sampler.divergences > 0.05 * self.sweeps_done:
-            share = sampler.divergences / self.sweeps_done
+        self.z.sweeps = sweeps * len(start)
+        if isinstance(sampler, HMC) and sampler.divergences > 0.05 * self.z.sweeps:
+            share = sampler.divergences / self.z.sweeps
             self.unchecked.append(f"{share:.0%} of the sweeps that check the draws were unstable")
         change = self._statistics(end, owner) - self._statistics(start, owner)
         series = change.reshape(chains, draws, -1) if inside.all() else change[None]
@@ -120,7 +116,7 @@ class Checks:
         mean, error = change.mean(0), change.std(0) / torch.tensor(sizes).sqrt()
         scores = torch.where(mean.abs() > 1e-9, mean / error, 0.0)
         worst = int(scores.abs().argmax())
-        self.counts["sweeps_z"] = score = float(scores[worst])
+        self.z.diagnostics["sweeps_z"] = score = float(scores[worst])
         limit = -float(torch.special.ndtri(scores.new_tensor(FALSE_ALARMS / 2 / len(scores))))
         if abs(score) > limit:
             names = [sample.target.coordinates.owner(index) for index in range(dim)]
@@ -212,11 +208,11 @@ class Checks:
             for name, rest in {"without": difference, "with": difference - volume}.items():
                 if float(rest.std()) <= scale:
                     of_supports = f" {name} the Jacobian of supports" if jacobian else ""
-                    self.counts["log_posterior"] = f"matches log_density{of_supports}"
+                    self.z.diagnostics["log_posterior"] = f"matches log_density{of_supports}"
                     return
                 differences.append(rest)
         difference = min(differences, key=lambda each: float(each.std()))
-        self.counts["log_posterior"] = "differs"
+        self.z.diagnostics["log_posterior"] = "differs"
         structure = self.sample.target.structure
         features = {"the Jacobian of supports": volume} if jacobian else {}
         for k, x in enumerate(rows[known.flatten()].T):
