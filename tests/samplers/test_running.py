@@ -131,7 +131,7 @@ def test_one_stuck_chain_is_told_by_its_number():
 
 
 def test_draws_that_are_worth_little_are_told():
-    (reason,) = fed(autoregressive(0.99, 4, 2000)).reasons(r_hat=1e6)
+    reason = fed(autoregressive(0.99, 4, 2000)).reasons()[-1]
     assert reason.startswith("the draws of coordinate 0 are worth ")
     assert reason.endswith(" independent ones")
 
@@ -206,5 +206,3 @@ def test_other_bad_arguments_are_refused():
     for blocks in (5, 2, 1.5):
         with refused("blocks", expected="number from 4"):
             RunningDiagnostics(blocks=blocks)
-    with refused("r_hat", "1"):
-        running.reasons(r_hat=1)

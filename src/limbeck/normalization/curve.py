@@ -73,14 +73,10 @@ class FreeEnergyCurve:
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it."""
-        names = ("temperatures", "log_z", "energy", "heat_capacity")
-        errors = ("log_z_error", "energy_error", "heat_capacity_error")
-        record = {name: getattr(self, name).tolist() for name in (*names, *errors)}
+        fields = {name: value for name, value in vars(self).items() if name != "verdict"}
         state = {"state": self.verdict.state, "reasons": self.verdict.reasons}
-        result: dict[str, Any] = plain(
-            record | state | {"diagnostics": self.diagnostics, "seconds": self.seconds}
-        )
-        return result
+        record: dict[str, Any] = plain(fields | state)
+        return record
 
     def table(self) -> Table:
         r"""A row for each temperature."""

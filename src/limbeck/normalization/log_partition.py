@@ -169,14 +169,12 @@ def log_partition(
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS(), lb.Tempering(), lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
-    elif unused := {
-        name: value
-        for name, value in (settings | (budget if isinstance(method, AIS) else {})).items()
-        if value is not None
-    }:
-        name, value = next(iter(unused.items()))
-        expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
-        raise ArgumentError(name, shown(value), expected)
+    else:
+        for name, value in (settings | (budget if isinstance(method, AIS) else {})).items():
+            if value is not None:
+                where = f"set it in lb.{type(method).__name__}()"
+                expected = f"no such keyword beside a method object: {where}"
+                raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
@@ -203,17 +201,16 @@ def _with_samples(
 
     The pilot's samples do not enter the estimate, so that its error decides on nothing.
     """
-    began, each = time.perf_counter(), 1
+    began, each, runs = time.perf_counter(), 1, PILOT_SAMPLES
     if isinstance(method, Bridge) and method.chains is None:
-        each = DRAWS_PER_CHAIN
-        method = replace(method, samples=each, chains=1, thin="auto")
+        each, runs = DRAWS_PER_CHAIN, PILOT_SAMPLES // 4
 
     def with_runs(n: int) -> Method:
-        return replace(method, samples=n * each, **({"chains": n} if each > 1 else {}))
+        if isinstance(method, Bridge) and each > 1:
+            return replace(method, samples=n * each, chains=n, thin="auto")
+        return replace(method, samples=n)
 
-    runs = PILOT_SAMPLES if each == 1 else PILOT_SAMPLES // 4
-    pilot = with_runs(runs)
-    z = pilot.estimate(target, proposal, seed=seed + 2**40, progress=progress)
+    z = with_runs(runs).estimate(target, proposal, seed=seed + 2**40, progress=progress)
     took = time.perf_counter() - began
     affordable = 0.8 * max(left - took, 0.0) / took
     factor = affordable

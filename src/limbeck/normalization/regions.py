@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from limbeck.normalization.densities import Densities
+from limbeck.normalization.densities import Densities, centre_and_spread
 from limbeck.samplers.chains import start_events
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
@@ -116,10 +116,7 @@ class RealSearch:
         self.hurried = self.singular = False
         self.generator = densities.generator("modes")
         self.draws = draws.flatten(1).double()
-        self.centre = self.draws.median(0).values
-        spread = (self.draws - self.centre).abs().median(0).values
-        spread = torch.where(spread > 0, spread, (self.draws - self.centre).abs().amax(0))
-        self.spread = torch.where(spread > 0, spread, 1.0)
+        self.centre, self.spread = centre_and_spread(self.draws)
 
     def log_p(self, rows: Tensor) -> Tensor:
         r"""log p̃ (n,) of rows (n, size); −∞ where it is no number, or +∞ at a single point."""

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Items, Number, UserObject, Whole, checked_arguments
+from limbeck.arguments import Items, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, CheckpointError
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
+LARGE_R_HAT = 1.05
 MIN_CHAINS = 20  # below, only their own series can be tested
 
 
@@ -291,14 +292,9 @@ class RunningDiagnostics:
         share = _ratio(variance, of_means, mean.flatten(0, 1), constant=1.0)
         return (total * share).clamp_max(total * math.log10(max(total, 11)))
 
-    @checked_arguments
-    def reasons(self, r_hat: Annotated[float, Number(above=1)] = 1.05) -> list[str]:
-        r"""Reasons to distrust the draws so far, one sentence each; empty if there are none.
-
-        Arguments:
-            r_hat: The largest R̂ that is accepted. Default: 1.05.
-        """
-        limit, ratios, sizes = r_hat, self.r_hat, self.ess
+    def reasons(self) -> list[str]:
+        r"""Reasons to distrust the draws so far, one sentence each; empty if there are none."""
+        ratios, sizes = self.r_hat, self.ess
         names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
         mean, squares = self._blocks()
         late, reasons = slice(self._full // 2, self._full), list[str]()
@@ -308,15 +304,14 @@ class RunningDiagnostics:
                 chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
                 count = f"{len(still)} of {mean.shape[1]} chains"
                 reasons.append(f"{count} have not moved in {draws:,} draws: {chains}")
-        if (ratios > limit).any():
+        if large := int((ratios > LARGE_R_HAT).sum()):
             worst = int(ratios.argmax())
             means = mean[:, :, worst].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
-                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {limit:g} for "
-                f"{int((ratios > limit).sum())} of {len(ratios)}): after {self.count:,} draws the "
-                f"chains disagree or are too short to tell; chain {furthest} is furthest "
-                "from the others"
+                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {LARGE_R_HAT:g} for "
+                f"{large} of {len(ratios)}): after {self.count:,} draws the chains disagree or are "
+                f"too short to tell; chain {furthest} is furthest from the others"
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
