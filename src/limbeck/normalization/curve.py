@@ -22,7 +22,7 @@ from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
 from limbeck.normalization.paths import GaussianPath, along_path
-from limbeck.normalization.tempering import TemperedRun, Tempering, log_at, mbar
+from limbeck.normalization.tempering import Replicas, Tempering, log_at, mbar
 from limbeck.samplers.chains import ChainTarget
 from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text
@@ -177,7 +177,7 @@ def free_energy_curve(
             power, top = own / T.max(), T.max() / T.min()
             run = method._run(densities, GaussianPath(densities, power), top, progress)
     curve = _curve(run, T, own / power)
-    doubts, rates = [*densities.exactness_doubts(), *texts, *run.doubts()], run.swap_rates
+    doubts, rates = [*densities.exactness_doubts(), *texts, *run.doubts()], run.swap_rates()
     diagnostics = {
         "levels": len(run.levels), "ladders": ladders, "lowest_swap_rate": min(rates),
         "arrivals": run.arrivals, "sweeps": run.sweeps,
@@ -188,7 +188,7 @@ def free_energy_curve(
     return FreeEnergyCurve(T, *log_z, *energy, *heat, verdict, diagnostics, seconds)
 
 
-def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> Iterable[Any]:
+def _curve(run: Replicas, temperatures: np.ndarray, scale: float) -> Iterable[Any]:
     r"""log Z, energy and heat capacity at temperatures, each with errors; E = −scale · B.
 
     MBAR gives weights of all draws at any temperature. Groups of ladders are left out in turn, with

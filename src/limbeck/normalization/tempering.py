@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Tempering(Method):
         error = effect.numel() * float(effect.std()) / math.sqrt(size)
         half = effect.shape[1] // 2
         drift = difference(effect[:, :half], effect[:, half:])
-        rates, value = run.swap_rates, run.path.log_z + float(log_z[-1])
+        rates, value = run.swap_rates(), run.path.log_z + float(log_z[-1])
         integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
         x = run.events
         doubts = tail_doubts(densities, x.flatten(0, 1))
@@ -90,36 +90,18 @@ class Tempering(Method):
         )  # fmt: skip
         return z, x, None
 
-    def _run(
-        self, densities: Densities, path: LinearPath, top: float, progress: bool
-    ) -> TemperedRun:
-        r"""Draws at all levels from t = 0 to `top` of a path."""
+    def _run(self, densities: Densities, path: LinearPath, top: float, progress: bool) -> Replicas:
+        r"""Ladders with draws at all levels from t = 0 to `top` of a path."""
         replicas = self._replicas(densities, path, top, progress)
-        draws = math.ceil(self.samples / self.ladders)
-        size = self.ladders * len(replicas.levels) ** 2
-        every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
-        shown = max(every, math.ceil(draws * self.ladders / CHECKED_EVENTS))
-        A, B, events = list[Tensor](), list[Tensor](), list[Tensor]()
-        for draw in tracked(range(draws), "tempering", progress):
-            parts = replicas.step()
-            if draw % every == every - 1 or draws < every:
-                for series, part in zip((A, B), parts, strict=True):
-                    series.append(part.gather(1, replicas.chain_at))  # in the order of the levels
-            if draw % shown == shown - 1:
-                events.append(replicas.top_events())
+        replicas.record(math.ceil(self.samples / self.ladders), progress)
         check_pairs(path, densities, replicas.top_events())
-        return TemperedRun(
-            path, replicas.levels, torch.stack(A, 1), torch.stack(B, 1),
-            torch.stack(events or [replicas.top_events()], 1), replicas.swap_rates(),
-            replicas.arrivals, draws, replicas.sweeps,
-        )  # fmt: skip
+        return replicas
 
     def _replicas(
         self, densities: Densities, path: LinearPath, top: float, progress: bool
     ) -> Replicas:
         r"""Ladders after their burn-in."""
-        if isinstance(path, SitePath):
-            check_path(path, densities, False)
+        check_path(path, densities, False)
         replicas = Replicas(path, self.ladders, top, densities.generator("tempering"))
         replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
         for _ in tracked(range(self.burn_in), "burning in", progress):
@@ -220,6 +202,43 @@ class Replicas:
         rows = torch.arange(self.ladders) * len(self.levels) + self.chain_at[:, -1]
         return self.path.events(self.path.select(self.x, rows.to(self.generator.device)))
 
+    def record(self, draws: int, progress: bool) -> None:
+        r"""Take draws at each level of each ladder.
+
+        They set A and B (ladders, draws, levels) of all or some of them, and `events` (ladders,
+        some draws, *shape) of the last level.
+        """
+        size, self.draws = self.ladders * len(self.levels) ** 2, draws
+        every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
+        shown = max(every, math.ceil(draws * self.ladders / CHECKED_EVENTS))
+        A, B, events = list[Tensor](), list[Tensor](), list[Tensor]()
+        for draw in tracked(range(draws), "tempering", progress):
+            parts = self.step()
+            if draw % every == every - 1 or draws < every:
+                for series, part in zip((A, B), parts, strict=True):
+                    series.append(part.gather(1, self.chain_at))  # in the order of the levels
+            if draw % shown == shown - 1:
+                events.append(self.top_events())
+        self.A, self.B = torch.stack(A, 1), torch.stack(B, 1)
+        self.events = torch.stack(events or [self.top_events()], 1)
+
+    def doubts(self) -> list[str]:
+        r"""Reasons not to trust that states have moved along all of the path."""
+        doubts = list[str]()
+        if (rate := min(self.swap_rates())) < 0.1:
+            doubts.append(f"two levels exchange only {rate:.1%} of the time")
+        if self.arrivals < MIN_ARRIVALS:
+            doubts.append(
+                f"only {self.arrivals} states have come from the start of the path to the target: "
+                "chains there may depend on where they began; increase samples"
+            )
+        return doubts
+
+    def log_densities(self) -> Tensor:
+        r"""log p̃ of all draws at all levels, (levels, ladders, draws, levels)."""
+        t = torch.tensor(self.levels, dtype=torch.float64).view(-1, 1, 1, 1)
+        return log_at(self.A, self.B, t)
+
     def adapt(self, count: int | None, progress: bool) -> None:
         r"""Place levels so that neighbours exchange equally often; their number, too, if None."""
         for round_ in tracked(range(ADAPTATIONS), "placing levels", progress):
@@ -242,37 +261,6 @@ class Replicas:
             self._place(torch.arange(wanted).expand(self.ladders, -1))
         if callable(fix := getattr(self.path, "fix", None)):
             fix()
-
-
-class TemperedRun(NamedTuple):
-    r"""Draws of ladders at levels t of a path."""
-
-    path: LinearPath
-    levels: list[float]
-    A: Tensor  # (ladders, draws, levels), of the draws that are recorded
-    B: Tensor
-    events: Tensor  # (ladders, some draws, *shape), of the last level
-    swap_rates: list[float]
-    arrivals: int  # of states at the target that had been at the start of the path
-    draws: int  # at each level of each ladder
-    sweeps: int
-
-    def doubts(self) -> list[str]:
-        r"""Reasons not to trust that states have moved along all of the path."""
-        doubts = list[str]()
-        if min(self.swap_rates) < 0.1:
-            doubts.append(f"two levels exchange only {min(self.swap_rates):.1%} of the time")
-        if self.arrivals < MIN_ARRIVALS:
-            doubts.append(
-                f"only {self.arrivals} states have come from the start of the path to the target: "
-                "chains there may depend on where they began; increase samples"
-            )
-        return doubts
-
-    def log_densities(self) -> Tensor:
-        r"""log p̃ of all draws at all levels, (levels, ladders, draws, levels)."""
-        t = torch.tensor(self.levels, dtype=torch.float64).view(-1, 1, 1, 1)
-        return log_at(self.A, self.B, t)
 
 
 def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
