@@ -106,7 +106,7 @@ def log_evidence(
         checks.sweeps(sweeps, None if probe is None else _probes(probe, stored, coordinates))
         logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))
         if logs is not None:
-            checks.log_posterior(logs, log_density_at.reshape(shape), rows)
+            checks.log_posterior(logs, log_density_at.reshape(shape))
     e.std_error = math.hypot(e.std_error, checks.gap)
     e.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
     e.samples, e.seed, e.seconds = stored.count, seed, time.perf_counter() - began
