@@ -119,11 +119,10 @@ class AIS(Method):
         check_path(path, densities, self.reverse)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
-            annealing.pilot(self.seconds)
+            annealing.pilot(self.seconds or math.inf)
         if self.schedule is None:
-            limit = None if self.seconds is None else began + self.seconds
-            densities.deadline = math.inf if limit is None else limit
-            forecast = annealing.rounds(self.std_error, limit)
+            densities.deadline = began + (self.seconds or math.inf)
+            forecast = annealing.rounds(self.std_error, densities.deadline)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
             annealing.run(self.samples or 0, betas)
@@ -255,7 +254,7 @@ class Annealing:
         even = np.linspace(0, 1, steps + 1)
         return [0.0, *np.interp(even, self.lengths, self.betas)[1:-1].tolist(), 1.0]
 
-    def pilot(self, seconds: float | None = None) -> None:
+    def pilot(self, seconds: float = math.inf) -> None:
         r"""Measure the length of the path, and choose places of equal distances on it.
 
         Runs that are too short are far from equilibrium, and underestimate the length: they become
@@ -264,8 +263,7 @@ class Annealing:
         took, steps, before = list[tuple[int, float]](), 48, math.inf
         while True:
             began, n = time.monotonic(), PILOT_RUNS * (1 + (len(took) == 1))
-            deadline = None if seconds is None else began + seconds / 12
-            gains = list[Tensor]()
+            gains, deadline = list[Tensor](), began + seconds / 12
             self._anneal(n, self.at(steps), f"pilot {steps}", "pilot run", deadline, gains)
             took.append((n, (time.monotonic() - began) / len(gains)))
             spread = self._fit_lengths(gains)
@@ -311,23 +309,20 @@ class Annealing:
         self.lengths = [value / sums[-1] for value in sums]
         return spread
 
-    def rounds(self, std_error: float | None, limit: float | None) -> dict[str, Any]:
+    def rounds(self, std_error: float | None, limit: float) -> dict[str, Any]:
         r"""Runs until the mean weight has a standard error, or until a time on the monotonic clock.
 
         The first round has numbers of runs and steps that the pilot forecasts to be enough; later
         ones add what is lacking.
         """
-        self.log_weights = self.log_weights[:0]
-        started = time.monotonic()
-        end = None
-        if limit is not None:
-            checks = min(max(CHECKING, self._time(*CHECKS) / (limit - started)), 0.5)
-            end = limit - checks * (limit - started)
+        end, left = limit, limit - time.monotonic()
+        if limit < math.inf:
+            end -= left * min(max(CHECKING, self._time(*CHECKS) / left), 0.5)
         n, steps, forecast = self._plan(std_error, end)
         error = math.inf
         for _ in range(10):
             if self.rounds_done:
-                left = math.inf if end is None else end - time.monotonic()
+                left = end - time.monotonic()
                 enough = weights_effective_size(self.log_weights) / ENOUGH_WEIGHTS
                 wanted = 0.0 if std_error is None else 1.1 * (error / std_error) ** 2
                 reached = std_error is None or error <= std_error
@@ -348,15 +343,11 @@ class Annealing:
         return steps * (self.seconds_per_step[0] + self.seconds_per_step[1] * n)
 
     def _most_runs(self, steps: int, seconds: float) -> float:
-        if seconds == math.inf:
-            return math.inf
         return (seconds / steps - self.seconds_per_step[0]) / self.seconds_per_step[1]
 
-    def _plan(self, std_error: float | None, end: float | None) -> tuple[int, int, float]:
+    def _plan(self, std_error: float | None, end: float) -> tuple[int, int, float]:
         r"""The number of runs and of steps, and the standard error that these should have."""
-        size, left = self.densities.support.size, math.inf
-        if end is not None:
-            left = max(end - time.monotonic(), 0.01)
+        size, left = self.densities.support.size, max(end - time.monotonic(), 0.01)
         most = max(MIN_RUNS, MAX_NUMBERS // size)
         best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
         for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
@@ -378,7 +369,7 @@ class Annealing:
             return MIN_RUNS, steps, math.inf
         return best[1:]
 
-    def run(self, n: int, betas: list[float], end: float | None = None) -> None:
+    def run(self, n: int, betas: list[float], end: float = math.inf) -> None:
         r"""Add n runs to those of the estimate."""
         stream = f"annealing {self.rounds_done}" if self.rounds_done else "annealing"
         total, x = self._anneal(n, betas, stream, "annealing", end)
@@ -388,7 +379,7 @@ class Annealing:
         self.x = torch.cat([self.x.to(x), x]) if self.x.numel() else x
 
     def _anneal(
-        self, n: int, betas: list[float], stream: str, label: str, end: float | None = None,
+        self, n: int, betas: list[float], stream: str, label: str, end: float,
         gains: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         r"""The log weights (n,) of runs from β = 0 to 1 in given steps, and their ends.
@@ -401,7 +392,7 @@ class Annealing:
         began, place, self.used = time.monotonic(), 0, [0.0]
         for done in tracked(range(len(betas) - 1), label, self.progress):
             stride = 1
-            if end is not None and done:
+            if end < math.inf and done:
                 now = time.monotonic()
                 affordable = max(1.0, (end - now) * done / (now - began))
                 stride = max(1, math.ceil((len(betas) - 1 - place) / affordable))

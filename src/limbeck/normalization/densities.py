@@ -203,8 +203,6 @@ class Proposal:
         self.takes_shape = isinstance(model, Distribution) or (
             parameters_of(model.sample)[:1] in (["sample_shape"], ["shape"])
         )
-        support = getattr(self.model, "support", None)
-        self.support = support if isinstance(support, Support) else None
 
     @torch.no_grad()
     def log_prob(self, x: Tensor) -> Tensor:
@@ -253,8 +251,8 @@ class Densities:
         self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:
             return
-        support = self._proposal.support
-        if support is not None and support != self.support:
+        support = getattr(proposal, "support", None)
+        if isinstance(support, Support) and support != self.support:
             raise ArgumentError("proposal", f"one over {support!r}", f"one over {self.support!r}")
         with self._modes():
             self.logs(self.sample(8, self.generator("look")))
