@@ -183,12 +183,14 @@ class PairwisePath:
             slope = self._state(features).slope
         gain, count = torch.zeros_like(slope), len(self.pairs.groups)
         for k in range(count):
-            low, high = (before + (after - before) * (k + step) / count for step in (0, 1))
             here, rise = self.pairs.odds(k, features)
             rise -= self.base[here, None]  # how log odds change with t
             rest = slope - (features[here] * rise).sum(0)  # without this group of sites
-            odds = self._odds(here, rise, high)
-            if after is not before:
+            if after is before:
+                odds = self._odds(here, rise, after)
+            else:
+                low, high = (before + (after - before) * (k + step) / count for step in (0, 1))
+                odds = self._odds(here, rise, high)
                 gain += (high - low) * rest + self._change(self._odds(here, rise, low), odds)
             draw_values(odds, self.others, generator, features[here])
             slope = rest + (features[here] * rise).sum(0)
