@@ -137,8 +137,7 @@ def tempering(model: tuple, seconds: float, seed: int) -> dict[str, float]:
         for k in range(levels - 1)
     )
     thin = draws[:, :: max(1, draws.shape[1] * ladders * levels**2 // 2**23)]
-    counts = torch.full((levels,), float(thin.shape[0] * thin.shape[1]), dtype=torch.float64)
-    log_z, _ = mbar(b[:, None] * thin.flatten(), counts)
+    log_z, *_ = mbar(b[:, None] * thin.flatten())
     return {
         "PT+BAR": uniform + bars,
         "PT+MBAR": uniform + float(log_z[-1]),

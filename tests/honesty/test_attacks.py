@@ -18,7 +18,7 @@ from torch.distributions import Independent, Normal
 import limbeck as lb
 from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import Densities
-from limbeck.normalization.mode_search import real_regions
+from limbeck.normalization.regions import RealSearch
 from tests.honesty.test_modes import Sites, estimate, mode_reasons, spike
 from tests.normalization.small import generator
 from tests.refusals import refused
@@ -101,10 +101,11 @@ def test_the_mass_of_a_box_is_right(dim):
     target = lb.Energy(mixture((1.0, 2.0, 0.5)), lb.Real(dim))
     densities = Densities(target, normal(dim))
     draws = 2 + 0.5 * torch.randn(2000, dim, generator=generator(0))
-    regions, reasons, evaluations = real_regions(densities, draws, None)
+    search = RealSearch(densities, draws, None)
+    regions, _ = search.regions()
     assert len(regions) == 1  # one peak, and no union
-    assert not reasons
-    assert evaluations > 0
+    assert not search.singular
+    assert search.evaluations > 0
     share = float(regions[0].inside.double().mean())
     error = math.hypot(regions[0].error * share, math.sqrt(share * (1 - share) / 2000))
     assert math.exp(regions[0].log_mass) == pytest.approx(share, abs=4.5 * error)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from limbeck.normalization.estimate import mean_bound
+from limbeck.samplers.diagnostics import effective_size
 from tests.normalization.small import generator, random_rbm, student, table
 
 
@@ -29,8 +30,10 @@ def test_means_are_log_z_less_and_more_the_two_divergences():
 
 
 def test_errors_take_the_effective_size():
-    r = torch.randn(100, generator=generator())
-    assert mean_bound(r, 25).std_error == pytest.approx(2 * mean_bound(r).std_error)
+    r = torch.randn(5, 20, generator=generator()).repeat_interleave(4, 1)
+    error = float(r.std()) / math.sqrt(effective_size(r))
+    assert mean_bound(r).std_error == pytest.approx(error)
+    assert error > 1.5 * mean_bound(r.flatten()).std_error
 
 
 def test_missing_mass_makes_a_bound_useless():

@@ -85,23 +85,11 @@ def test_the_highest_point_of_any_target(support, seed) -> None:
     assert target.log_unnormalized(neighbours(support, top)).max().item() <= alone + 1e-4
 
 
-def test_given_events_are_started_from() -> None:
-    r"""Two wells with a wall between them: only who starts in the deeper one finds it."""
-
-    def fn(x):
-        ones = x.sum(1)
-        return torch.where(ones == 12, -100.0, 0.5 * ones.clamp_max(9) - (ones > 9) * (ones - 9))
-
-    target = Energy(fn, Binary(12))
-    assert climb(target, 0).value == 0
-    assert climb(target, 0, start=torch.ones(1, 12)).value == 100
-
-
 def test_equal_seeds_climb_equally() -> None:
     target = glass(Spins(40))
-    one, same = (climb(target, 5, sweeps=1, seed=3) for _ in range(2))
-    assert one.value == same.value
-    assert torch.equal(one.x, same.x)
+    one, same = (climb(target, 5, seed=3) for _ in range(2))
+    assert one[0] == same[0]
+    assert torch.equal(one[1], same[1])
 
 
 def test_plateaus_end() -> None:
@@ -128,14 +116,6 @@ def test_forbidden_events_are_left() -> None:
             r"Real\(2\)",
         ),
         (lambda: climb("rbm"), "target", "^a str$"),
-        (lambda: climb(RBM.random(3, 2), -1), "tries", "^-1$"),
-        (lambda: climb(RBM.random(3, 2), sweeps=0.5), "sweeps", "^0.5$"),
-        (lambda: climb(RBM.random(3, 2), seed=-1), "seed", "^-1$"),
-        (
-            lambda: climb(RBM.random(3, 2), start=torch.full((1, 3), 0.5)),
-            "start",
-            "^3 values",
-        ),
         (
             lambda: climb(Energy(lambda x: x.sum(1) + math.inf, Binary(2)), 0),
             "target",

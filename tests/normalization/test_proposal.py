@@ -9,7 +9,6 @@ from torch.distributions import Bernoulli, Categorical, Independent, MixtureSame
 
 from limbeck.models.nade import NADE
 from limbeck.normalization.densities import Proposal
-from limbeck.supports import Binary
 from tests.normalization.small import generator
 from tests.refusals import refused
 
@@ -41,11 +40,6 @@ def test_events_are_cast_to_the_model_s_own_type():
     nade = NADE(4, 3, dtype=torch.float64, generator=generator())
     x = torch.ones(2, 4)
     assert Proposal(nade).log_prob(x).dtype == torch.float64
-
-
-def test_it_knows_a_support_of_limbeck_s_only():
-    assert Proposal(NADE(4, 3, generator=generator())).support == Binary(4)
-    assert Proposal(Bernoulli(torch.full((4,), 0.5))).support is None
 
 
 class Own(nn.Module):

@@ -71,14 +71,12 @@ def test_mbar_is_that_of_pymbar():
     noise = torch.randn(3, 200, generator=generator(), dtype=torch.float64)
     x = (widths[:, None] * noise).flatten()
     log_p = -(x / widths[:, None]).square() / 2 + torch.tensor([[0.0], [3.0], [-2.0]])
-    counts = torch.full((3,), 200.0, dtype=torch.float64)
-    log_z, H = mbar(log_p, counts)
-    other = pymbar.MBAR(-log_p.numpy(), counts.numpy())
+    log_z, weights, H = mbar(log_p)
+    other = pymbar.MBAR(-log_p.numpy(), [200] * 3)
     free = other.compute_free_energy_differences()
     assert (-log_z).tolist() == pytest.approx(free["Delta_f"][0].tolist(), abs=1e-6)
     # independent draws: the variance is that of the inverse, less that of known numbers of draws
     inverse = torch.linalg.inv(H[1:, 1:])
-    weights = (log_p + (counts.log() - log_z)[:, None]).softmax(0)
     own = torch.eye(3, dtype=torch.float64).repeat_interleave(200, 1)
     effect = inverse @ (weights - own)[1:]
     within = sum(effect[:, k * 200 : (k + 1) * 200].var(1) * 200 for k in range(3)).sqrt()

@@ -13,7 +13,6 @@ from torch import Tensor
 from limbeck.samplers import gibbs
 from limbeck.samplers.gibbs import choose, sweep
 from limbeck.supports import Binary, Spins, States
-from tests.refusals import refused
 
 DOUBLE = torch.float64
 SUPPORTS = [Binary(3), Spins(3), States(3, 2), States(4, 1, 2)]
@@ -114,14 +113,13 @@ def test_a_chain_among_forbidden_events_finds_its_way_out():
     assert (log == 0).all()
 
 
-@pytest.mark.parametrize("order", gibbs.ORDERS)
 @every_support
-def test_long_runs_have_the_right_frequencies(support, order):
+def test_long_runs_have_the_right_frequencies(support):
     density, g, chains, keep = Table(support), generator(2), 400, 30
     x = support.start(chains, g)
     counts = torch.zeros(density.states, dtype=DOUBLE)
     for step in range(20 + 10 * keep):
-        x, _ = sweep(density, x, support, g, order=order)
+        x, _ = sweep(density, x, support, g)
         if step >= 20 and step % 10 == 0:  # ten sweeps forget all but nothing of so few sites
             counts += torch.bincount(density.number(x), minlength=density.states)
     expected = density.probabilities() * counts.sum()
@@ -170,17 +168,9 @@ def test_one_call_a_site_and_none_for_what_is_known():
     assert torch.equal(again, sweep(density, moved, density.support, generator(2))[0])
 
 
-def test_equal_seeds_give_equal_chains_in_either_order():
+def test_equal_seeds_give_equal_chains():
     density = Table(Binary(3))
     x = torch.zeros(20, 3)
-    for order in gibbs.ORDERS:
-        one, two, three = (
-            sweep(density, x, density.support, generator(s), order=order)[0] for s in (1, 1, 2)
-        )
-        assert torch.equal(one, two)
-        assert not torch.equal(one, three)
-
-
-def test_unknown_orders_are_refused():
-    with refused("order", "'randm'", expected="did you mean 'random'"):
-        sweep(Table(Binary(3)), torch.zeros(1, 3), Binary(3), order="randm")
+    one, two, three = (sweep(density, x, density.support, generator(s))[0] for s in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, three)

@@ -131,7 +131,7 @@ def test_one_stuck_chain_is_told_by_its_number():
 
 
 def test_draws_that_are_worth_little_are_told():
-    (reason,) = fed(autoregressive(0.99, 4, 2000)).reasons(r_hat=1e6)
+    reason = fed(autoregressive(0.99, 4, 2000)).reasons()[-1]
     assert reason.startswith("the draws of coordinate 0 are worth ")
     assert reason.endswith(" independent ones")
 
@@ -183,10 +183,10 @@ def test_a_resumed_run_is_the_uninterrupted_one():
         (torch.zeros(0, 2), r"shape \(0, 2\)", ""),
         (
             torch.tensor([[0.0], [math.nan]]),
-            "NaN or infinite numbers in chain 1",
+            "NaN or infinite values, the first in row 1",
             "",
         ),
-        ("draws", "'draws'", ""),
+        ("draws", "a str", ""),
     ],
 )
 def test_draws_that_are_none_are_refused(draws, received, expected):
@@ -206,5 +206,3 @@ def test_other_bad_arguments_are_refused():
     for blocks in (5, 2, 1.5):
         with refused("blocks", expected="number from 4"):
             RunningDiagnostics(blocks=blocks)
-    with refused("r_hat", "1"):
-        running.reasons(r_hat=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -22,13 +21,11 @@ from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
 from limbeck.normalization.invariance import function_values
-from limbeck.normalization.paths import GaussianPath, PairwisePath
+from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
 
-SPACINGS = ("adaptive", "geometric", "linear", "sigmoid")
-ACCEPTED = "'2008', a number of temperatures, or increasing numbers from 0 to 1"
 CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
@@ -47,8 +44,6 @@ MULTIPLIER = (
     "annealing uses limbeck's own site-wise Gibbs sampling"
 )
 
-Schedule = str | int | Sequence[float] | Tensor
-
 
 @arg.checked_arguments
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +59,10 @@ class AIS(Method):
 
     Arguments:
         samples: The number of runs. Default: 10,000, or by `std_error` or `seconds`.
-        schedule: "2008" for 14,500 temperatures, their number, or the numbers. Default: "2008", or
-            by `std_error` or `seconds`.
-        spacing: How temperatures are spaced: "linear", "sigmoid", "geometric", or "adaptive", by a
-            pilot run, such that each adds as much to the variance. Default: "linear".
+        schedule: "2008" for 14,500 temperatures, or their number. Default: "2008", or by
+            `std_error` or `seconds`.
+        spacing: How temperatures are spaced: "linear", or "adaptive", by a pilot run, such that
+            each adds as much to the variance. Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's own, if it has
             another than `lb.RBM` or `lb.Energy`; from independent sites, with means estimated by
             short chains; over real numbers, from a normal distribution that is fitted to these.
@@ -83,8 +78,8 @@ class AIS(Method):
     name: ClassVar[str] = "ais"
 
     samples: arg.Count | None = None  # type: ignore[assignment]
-    schedule: arg.UserObject[Schedule | None] = None
-    spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
+    schedule: Annotated[int, arg.Whole(2)] | Annotated[str, arg.Choice("2008")] | None = None
+    spacing: Annotated[str, arg.Choice("adaptive", "linear")] = "linear"
     path: arg.UserObject[Path | None] = None
     reverse: arg.Flag = False
     start: arg.UserObject[Start] = "target"
@@ -94,13 +89,8 @@ class AIS(Method):
 
     def __post_init__(self) -> None:
         if self.std_error is None and self.seconds is None:
-            schedule: Schedule = "2008" if self.schedule is None else self.schedule
             self._set("samples", self.samples or 10_000)
-            self._set("schedule", schedule)
-            temperatures(schedule, self.spacing)
-            if self.spacing == "adaptive" and hasattr(self.schedule, "__len__"):
-                received = "the temperatures themselves"
-                raise ArgumentError("schedule", received, "a number of them, for adaptive spacing")
+            self._set("schedule", self.schedule or "2008")
         else:
             fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
             for name, value in fixed.items():
@@ -111,23 +101,21 @@ class AIS(Method):
             self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        try:
-            return self._annealed(densities, progress, True)
-        except paths.PairsError:
-            return self._annealed(densities, progress, False)
+        path = _fixed_path(densities, self.path, self.reverse)
+        if path is not None:
+            return self._annealed(densities, path, progress)
+        return along_path(densities, lambda path: self._annealed(densities, path, progress))
 
-    def _annealed(self, densities: Densities, progress: bool, pairs: bool) -> Estimate:
+    def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
         began = time.monotonic()
-        betas = [] if self.schedule is None else temperatures(self.schedule, self.spacing)
-        path = _path(densities, self.path, self.reverse, pairs)
+        betas = [] if self.schedule is None else temperatures(self.schedule)
         check_path(path, densities, self.reverse)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
-            annealing.pilot(self.seconds)
+            annealing.pilot(self.seconds or math.inf)
         if self.schedule is None:
-            limit = None if self.seconds is None else began + self.seconds
-            densities.deadline = math.inf if limit is None else limit
-            forecast = annealing.rounds(self.std_error, limit)
+            densities.deadline = began + (self.seconds or math.inf)
+            forecast = annealing.rounds(self.std_error, densities.deadline)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
             annealing.run(self.samples or 0, betas)
@@ -185,53 +173,35 @@ class AIS(Method):
         return path.log_z + total.cpu(), chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
-@arg.checked_arguments
-def temperatures(
-    schedule: arg.UserObject[Schedule], spacing: Annotated[str, arg.Choice(*SPACINGS)] = "linear"
-) -> list[float]:
+def temperatures(schedule: str | int) -> list[float]:
     r"""The inverse temperatures β of a schedule, from 0 to 1.
 
-    "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly ("linear"),
-    closer at both ends ("sigmoid") or closer at 0 ("geometric").
+    "2008" is for Salakhutdinov and Murray's 14,500. A number of them is spread evenly.
 
     >>> temperatures(5)
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     if isinstance(schedule, str):
-        if schedule != "2008":
-            raise ArgumentError("schedule", shown(schedule), ACCEPTED)
         parts = ((0.0, 0.5, 500), (0.5, 0.9, 4000))
         early = [low + (high - low) * k / n for low, high, n in parts for k in range(n)]
         return [*early, *(0.9 + 0.1 * k / 9999 for k in range(9999)), 1.0]
-    if not hasattr(schedule, "__len__") or getattr(schedule, "ndim", 1) == 0:
-        count = arg.integer("schedule", schedule, ACCEPTED, least=2)
-        even = [k / (count - 1) for k in range(1, count - 1)]
-        if spacing == "sigmoid":
-            even = [0.5 + 0.5 * math.tanh(4 * (t - 0.5)) / math.tanh(2) for t in even]
-        elif spacing == "geometric":
-            even = [count ** ((k + 1 - count) / (count - 1)) for k in range(1, count - 1)]
-        return [0.0, *even, 1.0]
-    several: Any = schedule
-    betas = [arg.Number(0, 1)("schedule", beta, ACCEPTED) for beta in several]
-    rising = all(a < b for a, b in itertools.pairwise(betas))
-    if len(betas) < 2 or not rising or betas[0] != 0 or betas[-1] != 1:
-        first = ", ".join(f"{beta:g}" for beta in betas[:5])
-        raise ArgumentError("schedule", f"({first}{', …' if len(betas) > 5 else ''})", ACCEPTED)
-    return betas
+    return [k / (schedule - 1) for k in range(schedule)]
 
 
-def _path(densities: Densities, given: Any, reverse: bool, pairs: bool) -> Any:
-    r"""The path of the user's, or of the target's own, or one from independent sites."""
+def _fixed_path(densities: Densities, given: Any, reverse: bool) -> Any:
+    r"""The path of the user's or of the target's own, or one whose sweeps can be reversed.
+
+    None stands for limbeck's best path in one direction.
+    """
     target = densities.target
-    own = isinstance(target, RBM | Energy)
     build = getattr(target if given is None else given, "path", None)
-    if given is None and (
-        not callable(build) or (own and not (reverse and densities.support.discrete))
-    ):
-        if reverse and not densities.support.discrete:
+    if given is None and (isinstance(target, RBM | Energy) or not callable(build)):
+        if not reverse:
+            return None
+        if not densities.support.discrete:
             raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        return paths.path_of(densities, pairs=pairs)
-    if given is None and isinstance(target, RBM):
+        if not isinstance(target, RBM):
+            return path_of(densities, pairs=False)
         generator = densities.generator("base")
         chains = target.advance(target.start(1000, generator), 200, generator)
         return target.path(base_biases(chains))
@@ -266,7 +236,7 @@ class Annealing:
         even = np.linspace(0, 1, steps + 1)
         return [0.0, *np.interp(even, self.lengths, self.betas)[1:-1].tolist(), 1.0]
 
-    def pilot(self, seconds: float | None = None) -> None:
+    def pilot(self, seconds: float = math.inf) -> None:
         r"""Measure the length of the path, and choose places of equal distances on it.
 
         Runs that are too short are far from equilibrium, and underestimate the length: they become
@@ -275,8 +245,7 @@ class Annealing:
         took, steps, before = list[tuple[int, float]](), 48, math.inf
         while True:
             began, n = time.monotonic(), PILOT_RUNS * (1 + (len(took) == 1))
-            deadline = None if seconds is None else began + seconds / 12
-            gains = list[Tensor]()
+            gains, deadline = list[Tensor](), began + seconds / 12
             self._anneal(n, self.at(steps), f"pilot {steps}", "pilot run", deadline, gains)
             took.append((n, (time.monotonic() - began) / len(gains)))
             spread = self._fit_lengths(gains)
@@ -322,23 +291,20 @@ class Annealing:
         self.lengths = [value / sums[-1] for value in sums]
         return spread
 
-    def rounds(self, std_error: float | None, limit: float | None) -> dict[str, Any]:
+    def rounds(self, std_error: float | None, limit: float) -> dict[str, Any]:
         r"""Runs until the mean weight has a standard error, or until a time on the monotonic clock.
 
         The first round has numbers of runs and steps that the pilot forecasts to be enough; later
         ones add what is lacking.
         """
-        self.log_weights = self.log_weights[:0]
-        started = time.monotonic()
-        end = None
-        if limit is not None:
-            checks = min(max(CHECKING, self._time(*CHECKS) / (limit - started)), 0.5)
-            end = limit - checks * (limit - started)
+        end, left = limit, limit - time.monotonic()
+        if limit < math.inf:
+            end -= left * min(max(CHECKING, self._time(*CHECKS) / left), 0.5)
         n, steps, forecast = self._plan(std_error, end)
         error = math.inf
         for _ in range(10):
             if self.rounds_done:
-                left = math.inf if end is None else end - time.monotonic()
+                left = end - time.monotonic()
                 enough = weights_effective_size(self.log_weights) / ENOUGH_WEIGHTS
                 wanted = 0.0 if std_error is None else 1.1 * (error / std_error) ** 2
                 reached = std_error is None or error <= std_error
@@ -359,15 +325,11 @@ class Annealing:
         return steps * (self.seconds_per_step[0] + self.seconds_per_step[1] * n)
 
     def _most_runs(self, steps: int, seconds: float) -> float:
-        if seconds == math.inf:
-            return math.inf
         return (seconds / steps - self.seconds_per_step[0]) / self.seconds_per_step[1]
 
-    def _plan(self, std_error: float | None, end: float | None) -> tuple[int, int, float]:
+    def _plan(self, std_error: float | None, end: float) -> tuple[int, int, float]:
         r"""The number of runs and of steps, and the standard error that these should have."""
-        size, left = self.densities.support.size, math.inf
-        if end is not None:
-            left = max(end - time.monotonic(), 0.01)
+        size, left = self.densities.support.size, max(end - time.monotonic(), 0.01)
         most = max(MIN_RUNS, MAX_NUMBERS // size)
         least = min(max(MIN_RUNS, OVERHEAD // size), ENOUGH_RUNS)
         best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
@@ -390,7 +352,7 @@ class Annealing:
             return MIN_RUNS, steps, math.inf
         return best[1:]
 
-    def run(self, n: int, betas: list[float], end: float | None = None) -> None:
+    def run(self, n: int, betas: list[float], end: float = math.inf) -> None:
         r"""Add n runs to those of the estimate."""
         stream = f"annealing {self.rounds_done}" if self.rounds_done else "annealing"
         total, x = self._anneal(n, betas, stream, "annealing", end)
@@ -400,7 +362,7 @@ class Annealing:
         self.x = torch.cat([self.x.to(x), x]) if self.x.numel() else x
 
     def _anneal(
-        self, n: int, betas: list[float], stream: str, label: str, end: float | None = None,
+        self, n: int, betas: list[float], stream: str, label: str, end: float,
         gains: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         r"""The log weights (n,) of runs from β = 0 to 1 in given steps, and their ends.
@@ -413,7 +375,7 @@ class Annealing:
         began, place, self.used = time.monotonic(), 0, [0.0]
         for done in tracked(range(len(betas) - 1), label, self.progress):
             stride = 1
-            if end is not None and done:
+            if end < math.inf and done:
                 now = time.monotonic()
                 affordable = max(1.0, (end - now) * done / (now - began))
                 stride = max(1, math.ceil((len(betas) - 1 - place) / affordable))

@@ -13,18 +13,12 @@ from torch import Tensor
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, tail_doubts
-from limbeck.normalization.estimate import (
-    Estimate,
-    LogPartition,
-    Method,
-    Verdict,
-    log_mean,
-    mean_bound,
-)
+from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
 from limbeck.normalization.invariance import LIMIT, MAX_DRAWS, function_name, function_values
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
+from limbeck.verdict import Verdict
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
@@ -135,13 +129,11 @@ class Bridge(Method):
         long_chains = self.count < MIN_EFFECTIVE_DRAWS and self.per_chain >= MIN_DRAWS_FOR_R_HAT
         if long_chains and spread > 1.05:
             doubts.append(f"chains differ from one another (R-hat {spread:.2f})")
-        runs = [run for run in (first, second) if run is not None]
+        runs = [first] if second is None else [first, second]
         accepted = [run.acceptance for run in runs if not math.isnan(run.acceptance)]
-        finite = bool(target.ratio.isfinite().all())
         z = LogPartition(
             fit.log_z, error, self.name, Verdict(tuple(doubts), tuple(unchecked)),
-            mean_bound(logs.ratio),
-            mean_bound(target.ratio, effective_size(target.ratio) if finite else None),
+            mean_bound(logs.ratio), mean_bound(target.ratio),
             {
                 "ess": fit.ess, "sampling_error": fit.std_error, "overlap": fit.overlap,
                 "iterations": fit.iterations, "chains": sum(len(run.x) for run in runs),
@@ -248,7 +240,7 @@ class BridgeFit(NamedTuple):
     """
 
     log_z: float
-    std_error: float  # from the relative mean square error of both means
+    variances: tuple[float, float]  # of it: the relative ones of mean f₁ and of mean f₂
     degrees: float  # of freedom of the error
     f_proposal: Tensor  # f₁, (n,)
     f_target: Tensor  # f₂, (chains, draws)
@@ -257,6 +249,16 @@ class BridgeFit(NamedTuple):
     ess: float  # of the f₂ series
     iterations: int
     converged: bool
+
+    @property
+    def std_error(self) -> float:
+        return math.sqrt(sum(self.variances))
+
+    @property
+    def inside(self) -> float:
+        r"""About how many draws lie in the overlap."""
+        own, other = len(self.f_proposal) * self.share, self.ess * (1 - self.share)
+        return self.overlap * min(own, other)
 
     def tilt(self, log_ratio: Tensor) -> Tensor:
         r"""s₁f₁ at any events: the probability that they came from the target."""
@@ -294,25 +296,25 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
         log_z, iterations, converged = _solve(target.flatten(), proposal, share)
         total += iterations
         if not math.isfinite(log_z):  # no overlap at all
-            none = (torch.zeros_like(proposal), torch.zeros_like(target))
-            return BridgeFit(log_z, math.inf, math.inf, *none, share, 0.0, size, total, converged)
+            none, worst = (torch.zeros_like(proposal), torch.zeros_like(target)), (math.inf, 0.0)
+            return BridgeFit(log_z, worst, math.inf, *none, share, 0.0, size, total, converged)
         tilt = math.log(share / (1 - share))
         f_proposal = torch.sigmoid(proposal - log_z + tilt) / share
         f_target = torch.sigmoid(-(target - log_z + tilt)) / (1 - share)
         before, size = size, effective_size(f_target)
         if abs(size - before) <= 0.01 * before:
             break
-    parts = (relative_variance(f_proposal) / n, relative_variance(f_target) / size)
+    parts = (_relative_variance(f_proposal) / n, _relative_variance(f_target) / size)
     variance = sum(parts)
     freedom = sum(v**2 / (m - 1) for v, m in zip(parts, (n, size), strict=True) if m > 1)
     degrees = variance**2 / freedom if freedom and variance < math.inf else math.inf
     return BridgeFit(
-        log_z, math.sqrt(variance), degrees, f_proposal, f_target, share, float(f_target.mean()),
-        size, total, converged,
+        log_z, parts, degrees, f_proposal, f_target, share, float(f_target.mean()), size, total,
+        converged,
     )  # fmt: skip
 
 
-def relative_variance(f: Tensor) -> float:
+def _relative_variance(f: Tensor) -> float:
     r"""The variance of numbers over their squared mean."""
     if f.numel() < 2:
         return math.inf
@@ -384,11 +386,9 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
     reasons += densities.exactness_doubts()
     if outside := float((target.ratio == math.inf).double().mean()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
-    n, size = len(proposal.ratio), fit.ess
-    if min(n, size) < MIN_EFFECTIVE_DRAWS:
-        reasons.append(f"{min(n, size):.0f} effective draws are too few to know the error")
-    inside = fit.overlap * min(n * fit.share, size * (1 - fit.share))
-    if inside < 50:
-        reasons.append(f"target and proposal hardly overlap (in about {inside:.2g} draws)")
+    if (size := min(len(proposal.ratio), fit.ess)) < MIN_EFFECTIVE_DRAWS:
+        reasons.append(f"{size:.0f} effective draws are too few to know the error")
+    if fit.inside < 50:
+        reasons.append(f"target and proposal hardly overlap (in about {fit.inside:.2g} draws)")
     seen = torch.cat([target.target.flatten(), proposal.target])
     return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)

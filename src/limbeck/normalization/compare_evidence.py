@@ -138,22 +138,18 @@ def compare_evidence(
     shares, drawn = (np.exp(x - x.max(-1, keepdims=True)) for x in (logs, simulated))
     shares, drawn = shares / shares.sum(), drawn / drawn.sum(-1, keepdims=True)
     ends = np.quantile(drawn, (0.025, 0.975), axis=0)
-    best = evidence[models[0]]
-    reasons = {
-        state: tuple(
-            f"{name} is {state} ({'; '.join(evidence[name].verdict.reasons)})"
-            for name in models
-            if evidence[name].verdict.state == state
-        )
-        for state in ("doubtful", "unchecked")
-    }
-    factors = {models[0]: (0.0, 0.0)}
+    best, factors = evidence[models[0]], {models[0]: (0.0, 0.0)}
     for name in models[1:]:
         error = math.hypot(evidence[name].std_error, best.std_error)
         factors[name] = evidence[name].value - best.value, error
+    reasons: dict[str, list[str]] = {"trustworthy": [], "doubtful": [], "unchecked": []}
+    for name in models:
+        verdict = evidence[name].verdict
+        why = "; ".join(verdict.reasons)
+        reasons[verdict.state].append(f"{name} is {verdict.state} ({why})")
     columns = np.stack([shares, *ends], 1).tolist()
     probabilities = {name: tuple(column) for name, column in zip(models, columns, strict=True)}
-    verdict = Verdict(reasons["doubtful"], reasons["unchecked"])
+    verdict = Verdict(tuple(reasons["doubtful"]), tuple(reasons["unchecked"]))
     return EvidenceComparison(
         {name: evidence[name] for name in models}, factors, probabilities, verdict
     )

@@ -3,6 +3,7 @@ r"""Free energy against temperature: log Z, mean energy and heat capacity from o
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
-from limbeck.normalization.paths import GaussianPath, PairsError, path_of
-from limbeck.normalization.tempering import TemperedRun, Tempering, log_at, mbar
+from limbeck.normalization.paths import GaussianPath, along_path
+from limbeck.normalization.tempering import Replicas, Tempering, log_at, mbar
 from limbeck.samplers.chains import ChainTarget
 from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text
@@ -72,14 +73,10 @@ class FreeEnergyCurve:
 
     def to_dict(self) -> dict[str, Any]:
         r"""Everything in plain numbers, words and lists, as JSON takes it."""
-        names = ("temperatures", "log_z", "energy", "heat_capacity")
-        errors = ("log_z_error", "energy_error", "heat_capacity_error")
-        record = {name: getattr(self, name).tolist() for name in (*names, *errors)}
+        fields = {name: value for name, value in vars(self).items() if name != "verdict"}
         state = {"state": self.verdict.state, "reasons": self.verdict.reasons}
-        result: dict[str, Any] = plain(
-            record | state | {"diagnostics": self.diagnostics, "seconds": self.seconds}
-        )
-        return result
+        record: dict[str, Any] = plain(fields | state)
+        return record
 
     def table(self) -> Table:
         r"""A row for each temperature."""
@@ -175,17 +172,12 @@ def free_energy_curve(
             if isinstance(target, Energy) and target.tempers and top > 1:
                 # the user's kernel is for temperatures above the target's own
                 densities.target = Energy(target.fn, target.support, own)
-            try:
-                path = path_of(densities, fitted=False)
-                run = method._run(densities, path, top, progress)
-            except PairsError:
-                path = path_of(densities, fitted=False, pairs=False)
-                run = method._run(densities, path, top, progress)
+            run = along_path(densities, lambda p: method._run(densities, p, top, progress), False)
         else:
             power, top = own / T.max(), T.max() / T.min()
             run = method._run(densities, GaussianPath(densities, power), top, progress)
     curve = _curve(run, T, own / power)
-    doubts, rates = [*densities.exactness_doubts(), *texts, *run.doubts()], run.swap_rates
+    doubts, rates = [*densities.exactness_doubts(), *texts, *run.doubts()], run.swap_rates()
     diagnostics = {
         "levels": len(run.levels), "ladders": ladders, "lowest_swap_rate": min(rates),
         "arrivals": run.arrivals, "sweeps": run.sweeps,
@@ -196,20 +188,18 @@ def free_energy_curve(
     return FreeEnergyCurve(T, *log_z, *energy, *heat, verdict, diagnostics, seconds)
 
 
-def _curve(run: TemperedRun, temperatures: np.ndarray, scale: float) -> Iterable[Any]:
+def _curve(run: Replicas, temperatures: np.ndarray, scale: float) -> Iterable[Any]:
     r"""log Z, energy and heat capacity at temperatures, each with errors; E = −scale · B.
 
     MBAR gives weights of all draws at any temperature. Groups of ladders are left out in turn, with
     one of Newton's steps from the solution with all of them.
     """
-    logs, _ = run.log_densities(run.levels)
-    count = run.A.shape[0]
+    logs, count = run.log_densities(), run.A.shape[0]
 
     def solved(ladders: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
         part = logs[:, ladders].flatten(1)
-        counts = torch.full((len(logs),), part.shape[1] / len(logs), dtype=torch.float64)
-        log_z, _ = mbar(part, counts, start, 200 if start is None else 2)
-        mixture = (part + (counts.log() - log_z)[:, None]).logsumexp(0)
+        log_z, *_ = mbar(part, start, 200 if start is None else 2)
+        mixture = (part - log_z[:, None]).logsumexp(0) + math.log(part.shape[1] / len(part))
         A, B = run.A[ladders].flatten(), run.B[ladders].flatten()
         figures = list[Tensor]()
         for temperature in temperatures:

@@ -203,8 +203,6 @@ class Proposal:
         self.takes_shape = isinstance(model, Distribution) or (
             parameters_of(model.sample)[:1] in (["sample_shape"], ["shape"])
         )
-        support = getattr(self.model, "support", None)
-        self.support = support if isinstance(support, Support) else None
 
     @torch.no_grad()
     def log_prob(self, x: Tensor) -> Tensor:
@@ -253,8 +251,8 @@ class Densities:
         self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:
             return
-        support = self._proposal.support
-        if support is not None and support != self.support:
+        support = getattr(proposal, "support", None)
+        if isinstance(support, Support) and support != self.support:
             raise ArgumentError("proposal", f"one over {support!r}", f"one over {self.support!r}")
         with self._modes():
             self.logs(self.sample(8, self.generator("look")))
@@ -267,9 +265,7 @@ class Densities:
 
     @property
     def proposal(self) -> Proposal:
-        if self._proposal is None:
-            raise ArgumentError("proposal", None, PROPOSAL)
-        return self._proposal
+        return self._proposal or Proposal(None)  # which is refused
 
     def generator(self, stream: str) -> torch.Generator:
         r"""A new generator on the target's device, for one purpose."""
@@ -361,8 +357,7 @@ def tail_doubts(densities: Densities, x: Tensor, far: float = FAR) -> list[str]:
     """
     if densities.support.discrete:
         return []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # overflow is no surprise so far out
+    with warnings.catch_warnings(action="ignore"):  # overflow is no surprise so far out
         for direction, points, near, dimension in _far_points(densities, x, far):
             try:
                 log = densities.target.log_unnormalized(points.reshape(-1, *x.shape[1:]))
@@ -379,15 +374,21 @@ def tail_doubts(densities: Densities, x: Tensor, far: float = FAR) -> list[str]:
     return []
 
 
+def centre_and_spread(rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Medians (size,) of rows and of distances from them; where these are 0, the largest, or 1."""
+    centre = rows.median(0).values
+    apart = (rows - centre).abs()
+    spread = apart.median(0).values
+    spread = torch.where(spread > 0, spread, apart.amax(0))
+    return centre, torch.where(spread > 0, spread, 1.0)
+
+
 def _far_points(
     densities: Densities, x: Tensor, distance: float
 ) -> Iterator[tuple[str, Tensor, Tensor, int]]:
     r"""By direction: points far out, log p̃ near the samples, and the dimension of the shells."""
     rows, size = x.flatten(1), densities.support.size
-    centre = rows.median(0).values
-    spread = (rows - centre).abs().median(0).values
-    spread = torch.where(spread > 0, spread, (rows - centre).abs().amax(0))
-    spread = torch.where(spread > 0, spread, 1.0)
+    centre, spread = centre_and_spread(rows)
     rows = rows[:64]
     near = densities.log_target(rows.reshape(-1, *x.shape[1:]))
     rays = (rows - centre) / spread

@@ -20,7 +20,7 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
-from limbeck.samplers.diagnostics import pareto_k, weights_effective_size
+from limbeck.samplers.diagnostics import effective_size, pareto_k, weights_effective_size
 from limbeck.storage.files import plain
 from limbeck.text import PlainTable, table_text
 from limbeck.verdict import Verdict
@@ -59,17 +59,17 @@ class Bound(float):
     __str__ = __repr__
 
 
-def mean_bound(log_ratio: Tensor, size: float | None = None) -> Bound:
-    r"""The mean of log p̃ − log q at samples with the effective size `size`, by default all.
+def mean_bound(log_ratio: Tensor) -> Bound:
+    r"""The mean of log p̃ − log q at independent samples (n,), or at draws (chains, draws).
 
     Over samples of the proposal it is log Z − KL(q ‖ p), a lower bound; over samples of the target
     log Z + KL(p ‖ q), an upper one. It is infinite where one of the two has no mass.
     """
-    r = log_ratio.double().flatten()
+    r = log_ratio.double()
     mean = float(r.mean())
-    if not math.isfinite(mean) or len(r) < 2:
+    if not math.isfinite(mean) or r.numel() < 2:
         return Bound(mean, math.inf)
-    return Bound(mean, float(r.std()) / math.sqrt(len(r) if size is None else size))
+    return Bound(mean, float(r.std()) / math.sqrt(len(r) if r.dim() == 1 else effective_size(r)))
 
 
 def log_mean(log_weights: Tensor) -> tuple[float, float]:

@@ -11,20 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Auto,
-    Choice,
-    Count,
-    CountFromZero,
-    Flag,
-    Function,
-    Items,
-    Positive,
-    Seed,
-    Text,
-    UserObject,
-    checked_arguments,
-)
+from limbeck import arguments as arg
 from limbeck.arrays import as_part, as_parts, label
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.normalization.densities import check_repeatable
@@ -38,15 +25,17 @@ from limbeck.posteriors.log_density import LogDensity
 from limbeck.posteriors.read import LAYOUTS, as_draws
 
 
-@checked_arguments
+@arg.checked_arguments
 def log_evidence(
-    log_density: Function[Callable[..., Any]], draws: UserObject[Any], *,
-    support: UserObject[Any] = None, student: Annotated[str, Choice("auto", *STUDENTS)] = "auto",
-    samples: Count | Auto = "auto", sweeps: CountFromZero = 10, probe: UserObject[Any] = None,
-    log_posterior: UserObject[Any] = None, std_error: Positive = 0.005,
-    var_names: Text | Items[Sequence[str]] | None = None, burn_in: CountFromZero = 0,
-    thin: Count = 1, layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto", seed: Seed = 0,
-    progress: Flag = True,
+    log_density: arg.Function[Callable[..., Any]], draws: arg.UserObject[Any], *,
+    support: arg.UserObject[Any] = None,
+    student: Annotated[str, arg.Choice("auto", *STUDENTS)] = "auto",
+    samples: arg.Count | arg.Auto = "auto", sweeps: arg.CountFromZero = 10,
+    probe: arg.UserObject[Any] = None, log_posterior: arg.UserObject[Any] = None,
+    std_error: arg.Positive = 0.005, var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
+    burn_in: arg.CountFromZero = 0, thin: arg.Count = 1,
+    layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto", seed: arg.Seed = 0,
+    progress: arg.Flag = True,
 ) -> LogPartition:  # fmt: skip
     r"""Estimate the log evidence of a model: log ∫ p(data, θ) dθ, from draws of its posterior.
 
@@ -99,33 +88,28 @@ def log_evidence(
     with recorded_warnings() as texts, torch.no_grad():
         target = LogDensity(log_density, stored.structure, coordinates, rows, stored.dtype)
         log_density_at = target.at_draws(rows)
-        if unused := target.unused(rows):
-            name = unused[0]
+        for name in target.unused(rows):
             expected = "variables that log_density depends on; var_names=['~name'] leaves one out"
             raise ArgumentError(name, "a variable that log_density does not depend on", expected)
         z = coordinates.whiten(rows)
         check_repeatable(target.log_unnormalized, z, "log_density")
         log_p = log_density_at + coordinates.constrained(z)[1]
         shape = (stored.chains, stored.per_chain)
-        sample = PosteriorSample(
-            target, z.reshape(*shape, -1), log_p.reshape(shape), seed, progress
-        )
+        z = z.reshape(*shape, -1)
+        sample = PosteriorSample(target, z, log_p.reshape(shape), seed, progress)
         count = max(stored.count, 2000) if isinstance(samples, str) else samples
         sides = [sample.bridged(*parts, student, count, std_error) for parts in sample.halves()]
         e = average(sides)
         checks = Checks(sample, sides, e)
         checks.draws(stored)
         checks.tails()
-        points = None if probe is None else _probes(probe, stored, coordinates)
-        checks.sweeps(sweeps, points)
+        checks.sweeps(sweeps, None if probe is None else _probes(probe, stored, coordinates))
         logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))
         if logs is not None:
-            checks.log_posterior(logs, log_density_at.reshape(shape), rows)
+            checks.log_posterior(logs, log_density_at.reshape(shape))
     e.std_error = math.hypot(e.std_error, checks.gap)
     e.verdict = Verdict((*checks.doubts, *texts), tuple(checks.unchecked))
-    e.diagnostics |= checks.counts
-    e.samples, e.sweeps = stored.count, checks.sweeps_done
-    e.seed, e.seconds = seed, time.perf_counter() - began
+    e.samples, e.seed, e.seconds = stored.count, seed, time.perf_counter() - began
     return e
 
 

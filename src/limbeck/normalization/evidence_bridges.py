@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.normalization.bridge import BridgeFit, fit_bridge, relative_variance
+from limbeck.normalization.bridge import BridgeFit, fit_bridge
 from limbeck.normalization.estimate import Bound, LogPartition, Verdict, mean_bound
 from limbeck.normalization.evidence_students import Candidate, Student, candidates
 from limbeck.posteriors.log_density import LogDensity
 from limbeck.progress import tracked
-from limbeck.samplers.diagnostics import effective_size
 
 Part = tuple[slice, slice]  # chains and draws
 
@@ -88,7 +87,7 @@ class PosteriorSample:
         family, last = "", math.inf
         affine = self.target.coordinates.affine
         assert affine is not None
-        known = list(candidates(kind, z, affine.factor, self.seed))
+        known = candidates(kind, z, affine.factor, self.seed)
         label = f"fitting students to part {stream + 1} of 2 of the draws"
         for candidate in tracked(known, label, self.progress):
             # the average of both sides has six times as many draws
@@ -125,14 +124,14 @@ def average(sides: Sequence[Side]) -> LogPartition:
     their differences from the target are unrelated: the correlation of the f₂ of both tells.
     """
     fits = [side.fit for side in sides]
-    parts = [_variances(side) for side in sides]
+    parts = [fit.variances for fit in fits]
     series = torch.stack([1 - side.fit.tilt(side.ratio).flatten() for side in sides])
     agreement = float(torch.corrcoef(series)[0, 1]) if (series.std(1) > 0).all() else 0.0
     common = (1 - min(max(agreement, 0.0), 1.0)) * math.sqrt(parts[0][1] * parts[1][1])
     variance = (sum(map(sum, parts)) + 2 * common) / 4
     error = math.sqrt(variance) if math.isfinite(variance) else math.inf
     lower = [mean_bound(side.proposed) for side in sides]
-    upper = [_upper(side) for side in sides]
+    upper = [mean_bound(side.ratio[side.held_out]) for side in sides]
     low, high = (
         Bound(sum(pair) / 2, math.hypot(*(bound.std_error for bound in pair)) / 2)
         for pair in (lower, upper)
@@ -146,16 +145,3 @@ def average(sides: Sequence[Side]) -> LogPartition:
         },
         degrees=min(fit.degrees for fit in fits), quantity="log evidence",
     )  # fmt: skip
-
-
-def _variances(side: Side) -> tuple[float, float]:
-    r"""The variances of log Z that come from samples of the student, and from the draws."""
-    fit = side.fit
-    draws = relative_variance(fit.f_target) / fit.ess
-    return relative_variance(fit.f_proposal) / len(fit.f_proposal), draws
-
-
-def _upper(side: Side) -> Bound:
-    ratio = side.ratio[side.held_out]
-    finite = bool(ratio.isfinite().all())
-    return mean_bound(ratio, effective_size(ratio) if finite else None)

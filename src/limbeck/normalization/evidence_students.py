@@ -3,7 +3,7 @@ r"""Densities that are fitted to draws for a bridge: t, radial profiles, mixture
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from limbeck.models.mixture import GaussianMixture
 from limbeck.posteriors.coordinates import Affine
 
 STUDENTS = ("gaussian", "student_t", "autoregressive", "radial", "mixture", "flow")
-DEGREES = (3.0, 5.0, 8.0, 15.0, 30.0)  # of freedom that are tried for a Student t
+DEGREES = (30.0, 15.0, 8.0, 5.0, 3.0)  # of freedom that are tried for a Student t
 
 
 class Student(Protocol):
@@ -214,10 +214,10 @@ def _standardised(x: Tensor) -> Tensor:
     return (x - x.mean(0)) / x.std(0).clamp_min(1e-12)
 
 
-def _mixture(x: Tensor, components: int, generator: torch.Generator) -> GaussianMixture:
-    mixture = GaussianMixture(
-        max(components, 1), x.shape[1], dtype=torch.float64, generator=generator
-    )
+def _mixture(x: Tensor, components: int, random: torch.Generator | int) -> GaussianMixture:
+    generator = torch.Generator().manual_seed(random) if isinstance(random, int) else random
+    components, dim = max(components, 1), x.shape[1]
+    mixture = GaussianMixture(components, dim, dtype=torch.float64, generator=generator)
     mixture.fit(
         x, restarts=2, iterations=200, tolerance=1e-4, floor=1e-5, generator=generator,
         progress=False,
@@ -258,30 +258,29 @@ class Candidate(NamedTuple):
     fit: Callable[[Tensor], Student]  # to rows (n, D) in float64
 
 
-def candidates(kind: str, x: Tensor, factor: Tensor, seed: int) -> Iterator[Candidate]:
+def candidates(kind: str, x: Tensor, factor: Tensor, seed: int) -> list[Candidate]:
     r"""Students of a kind, or "auto", for rows x (n, D) whitened by a factor; simple ones first."""
     n, dim = x.shape
+    most = n // (10 + 4 * dim)  # components by the draws that a covariance needs
+    fits: dict[str, list[tuple[str, Callable[[Tensor], Student]]]] = {
+        "gaussian": [("", partial(StudentT, degrees=math.inf))],
+        "student_t": [(f" ({nu:g})", partial(StudentT, degrees=nu)) for nu in DEGREES],
+        "autoregressive": [
+            ("", partial(Autoregressive, factor=factor, sort=sort))
+            for sort in (False, True)
+            if dim > 1
+        ],
+        "radial": [
+            (f" ({k})", partial(Radial, clusters=k, seed=seed))
+            for k in (1, 2, 4)
+            if n // k >= 100 + 10 * dim or k == 1
+        ],
+        "mixture": [
+            (f" ({k})", partial(_mixture, components=k, random=seed))
+            for k in (2, 4, 8, 16, 32)
+            if k <= most or k == 2
+        ],
+        "flow": [("", partial(SplineFlow, seed=seed))],
+    }
     kinds = STUDENTS if kind == "auto" else (kind,)
-
-    for family in kinds:
-        if family == "gaussian":
-            yield Candidate(family, family, lambda x: StudentT(x, math.inf))
-        elif family == "student_t":
-            for nu in reversed(DEGREES):
-                yield Candidate(family, f"{family} ({nu:g})", partial(StudentT, degrees=nu))
-        elif family == "autoregressive" and dim > 1:
-            for sort in (False, True):
-                yield Candidate(family, family, partial(Autoregressive, factor=factor, sort=sort))
-        elif family == "radial":
-            for k in (k for k in (1, 2, 4) if n // k >= 100 + 10 * dim or k == 1):
-                yield Candidate(family, f"{family} ({k})", partial(Radial, clusters=k, seed=seed))
-        elif family == "mixture":
-            most = n // (10 + 4 * dim)  # draws that a component's covariance needs
-            for k in (k for k in (2, 4, 8, 16, 32) if k <= most or k == 2):
-                yield Candidate(
-                    family,
-                    f"{family} ({k})",
-                    partial(_mixture, components=k, generator=torch.Generator().manual_seed(seed)),
-                )
-        elif family == "flow":
-            yield Candidate(family, family, partial(SplineFlow, seed=seed))
+    return [Candidate(f, f + setting, fit) for f in kinds for setting, fit in fits[f]]

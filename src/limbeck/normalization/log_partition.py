@@ -61,15 +61,25 @@ class Exact:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
-        sums, details = find_elimination(target, self.limit), dict[str, Any]()
-        if sums is None:
-            value = exact_log_z(target, limit=self.limit, block=self.block, progress=progress)
-        else:
-            value = sums.log_z(progress)
+        value, details = self._sum(target, progress)
+        results = value, 0.0, "exact", Verdict(), Bound(value, 0.0), Bound(value, 0.0), details
+        return LogPartition(*results, seed=seed, seconds=time.perf_counter() - began)
+
+    def _sum(self, target: ChainTarget, progress: bool) -> tuple[float, dict[str, Any]]:
+        r"""log Z, and diagnostics of sums over one site after the other."""
+        if (sums := find_elimination(target, self.limit)) is not None:
             details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
-        bound, seconds = Bound(value, 0.0), time.perf_counter() - began
-        results = value, 0.0, "exact", Verdict(), bound, bound, details
-        return LogPartition(*results, 0, 0, seed, seconds)
+            return sums.log_z(progress), details
+        if isinstance(target, RBM):
+            parts = log_z_parts(target, self.limit, self.block, progress)
+        else:
+            parts = _event_parts(target, self, progress)
+        with torch.no_grad(), evaluating(target):
+            log_z = torch.stack(list(parts)).logsumexp(0).item()
+        if not math.isfinite(log_z):
+            expected = "finite log densities, or −∞ at some of the events"
+            raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
+        return log_z, {}
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -159,14 +169,12 @@ def log_partition(
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS(), lb.Tempering(), lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
-    elif unused := {
-        name: value
-        for name, value in (settings | (budget if isinstance(method, AIS) else {})).items()
-        if value is not None
-    }:
-        name, value = next(iter(unused.items()))
-        expected = f"no such keyword beside a method object: set it in lb.{type(method).__name__}()"
-        raise ArgumentError(name, shown(value), expected)
+    else:
+        for name, value in (settings | (budget if isinstance(method, AIS) else {})).items():
+            if value is not None:
+                where = f"set it in lb.{type(method).__name__}()"
+                expected = f"no such keyword beside a method object: {where}"
+                raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
@@ -193,17 +201,16 @@ def _with_samples(
 
     The pilot's samples do not enter the estimate, so that its error decides on nothing.
     """
-    began, each = time.perf_counter(), 1
+    began, each, runs = time.perf_counter(), 1, PILOT_SAMPLES
     if isinstance(method, Bridge) and method.chains is None:
-        each = DRAWS_PER_CHAIN
-        method = replace(method, samples=each, chains=1, thin="auto")
+        each, runs = DRAWS_PER_CHAIN, PILOT_SAMPLES // 4
 
     def with_runs(n: int) -> Method:
-        return replace(method, samples=n * each, **({"chains": n} if each > 1 else {}))
+        if isinstance(method, Bridge) and each > 1:
+            return replace(method, samples=n * each, chains=n, thin="auto")
+        return replace(method, samples=n)
 
-    runs = PILOT_SAMPLES if each == 1 else PILOT_SAMPLES // 4
-    pilot = with_runs(runs)
-    z = pilot.estimate(target, proposal, seed=seed + 2**40, progress=progress)
+    z = with_runs(runs).estimate(target, proposal, seed=seed + 2**40, progress=progress)
     took = time.perf_counter() - began
     affordable = 0.8 * max(left - took, 0.0) / took
     factor = affordable
@@ -258,19 +265,7 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    settings = Exact(limit=limit, block=block)
-    if (sums := find_elimination(target, limit)) is not None:
-        return sums.log_z(progress)
-    if isinstance(target, RBM):
-        parts = log_z_parts(target, limit, block, progress)
-    else:
-        parts = _event_parts(target, settings, progress)
-    with torch.no_grad(), evaluating(target):
-        log_z = torch.stack(list(parts)).logsumexp(0).item()
-    if not math.isfinite(log_z):
-        expected = "finite log densities, or −∞ at some of the events"
-        raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
-    return log_z
+    return Exact(limit=limit, block=block)._sum(target, progress)[0]
 
 
 def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:

@@ -6,17 +6,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import CountFromZero, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, discrete_support, place_of
-from limbeck.normalization.real_modes import MAX_SIZE, Box, RealSearch, chosen_rows
+from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, chosen_rows, measured, union
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
@@ -32,39 +31,26 @@ MAX_CALLS = 2000  # of log p̃ in a round over all sites; with more, nothing mov
 RANDOM_NUMBERS = 2**24  # of random events, from the highest of which climbs start
 
 
-class Peak(NamedTuple):
-    r"""The highest point of all climbs."""
-
-    value: float  # log p̃(x), a lower bound on log Z
-    x: Tensor  # the event, (*shape)
-
-
 @torch.no_grad()
-@checked_arguments
-def climb(
-    target: UserObject[ChainTarget], tries: CountFromZero = 20, *, start: Tensor | None = None,
-    sweeps: CountFromZero = 10, seed: Seed = 0,
-) -> Peak:  # fmt: skip
-    r"""A large log p̃(x) of a discrete target, at an x that no change of one variable improves.
+def climb(target: ChainTarget, tries: int = 20, seed: int = 0) -> tuple[float, Tensor]:
+    r"""A large log p̃(x) of a discrete target, at an event x (*shape), both of which it returns.
 
-    Climbs start from the event of all first values, from those of `start` (n, *shape), and from
-    `tries` of the target's own chains after a few sweeps.
+    No change of one variable of x improves it. Climbs start from the event of all first values, and
+    from `tries` of the target's own chains after a few sweeps.
     """
     support = discrete_support(target, "a target with a discrete support")
     device, dtype = place_of(target)
     generator = torch.Generator(device).manual_seed(seed)
     x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))
-    if start is not None:
-        x = torch.cat([x, support.check(start, "start").to(x)])
     if tries:
         chains = own_starts(target, tries, generator, device, dtype)
-        x = torch.cat([x, target.advance(chains, sweeps, generator).to(x)])
+        x = torch.cat([x, target.advance(chains, LOCAL_SWEEPS, generator).to(x)])
     value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
     if not math.isfinite(highest := value[top].item()):
         expected = "a target with a finite log p̃ near some event to start from"
         raise ArgumentError("target", f"{highest} as the largest log p̃(x)", expected)
-    return Peak(highest, x[top].clone())
+    return highest, x[top].clone()
 
 
 @torch.no_grad()
@@ -151,21 +137,11 @@ def _noise(value: Tensor) -> Tensor:
     return 8 * torch.finfo(value.dtype).eps * value.abs().nan_to_num(0, 0, 0).clamp_min(1)
 
 
-class Region(NamedTuple):
-    r"""A set of events, its mass Σ p̃(x), and which draws lie in it."""
-
-    name: str
-    log_mass: float  # estimated without bias, or exact
-    error: float  # relative standard error of the mass
-    inside: Tensor  # whether each draw lies in it, (n,)
-    several: bool = False  # whether it is made of several of the others
-
-
 @torch.no_grad()
 def check_modes(
     densities: Densities, x: Tensor, log_z: float, std_error: float,
     log_weights: Tensor | None = None, given: Tensor | None = None,
-) -> tuple[list[str], list[str], float, dict[str, float]]:  # fmt: skip
+) -> tuple[list[str], list[str], float, dict[str, int]]:  # fmt: skip
     r"""Compare the probability that log Ẑ implies for likely events with visits of the draws.
 
     If Ẑ is right, a set A of events has the probability Σ_A p̃(x) / Ẑ, and draws x (chains, draws,
@@ -175,29 +151,26 @@ def check_modes(
     It returns reasons not to trust the estimate, checks that there was no time for, the nats that
     it is too low by (above 0 also where draws are too few), and counts by name.
     """
-    if not math.isfinite(log_z + std_error):
+    support = densities.support
+    if not math.isfinite(log_z + std_error) or (not support.discrete and support.size > MAX_SIZE):
         return [], [], 0.0, {}
-    draws = x.flatten(0, 1).to(densities.device, densities.dtype)
-    reasons, unchecked = list[str](), list[str]()
-    if isinstance(densities.support, Discrete):
-        search = ModeSearch(densities, densities.support, draws, given)
-        regions, count = search.regions()
-        evaluations = search.evaluations
-        if search.hurried:
-            unchecked.append(HURRIED)
-    elif densities.support.size > MAX_SIZE:
-        return [], [], 0.0, {}
-    elif densities.time_left() < 0:
+    if not support.discrete and densities.time_left() < 0:
         return [], [HURRIED], 0.0, {}
-    else:
-        regions, reasons, evaluations = real_regions(densities, draws, given)
-        count = len(regions)
+    draws = x.flatten(0, 1).to(densities.device, densities.dtype)
+    search = (
+        ModeSearch(densities, support, draws, given)
+        if isinstance(support, Discrete)
+        else RealSearch(densities, draws, given)
+    )
+    regions, count = search.regions()
+    reasons = [SINGULAR] if search.singular else []
+    unchecked = [HURRIED] if search.hurried else []
     if log_weights is None:
         effective = effective_size(densities.log_target(draws).cpu().reshape(x.shape[:2]))
     else:
         effective = weights_effective_size(log_weights)
         weights = torch.softmax(log_weights.double().cpu(), 0)
-    missed, crowded, lacking = [], [], 0.0
+    missed, crowded, lacking, needed = [], [], 0.0, max(1e-3, 2 * std_error)
     for region in regions:
         inside = region.inside.double()
         if log_weights is None:
@@ -207,21 +180,23 @@ def check_modes(
             share, size = min(float(weights @ inside), 1.0), effective
         log_implied = region.log_mass - log_z
         gap = math.exp(min(log_implied, 700.0)) - share
-        needed = max(1e-3, 2 * std_error)  # less changes log Z too little to matter
         uncertain = SIGNIFICANT * math.hypot(std_error, region.error)
         lowest, highest = log_implied - uncertain, math.exp(min(log_implied + uncertain, 0.0))
         p = math.exp(min(lowest, 0.0))
-        least_gap = math.exp(min(lowest, 700.0)) - share
-        if least_gap > max(needed, SIGNIFICANT * math.sqrt(p * (1 - p) / size)):
-            missed.append((region, log_implied, share, size))
-        elif region.error == 0 and share - highest > max(
-            needed, CROWDED * math.sqrt(share * (1 - share) / size)
-        ):  # where the mass is exact: an estimate of it may be low
-            crowded.append((region, log_implied, share, size))
+        least_gap, finding = (
+            math.exp(min(lowest, 700.0)) - share,
+            (region, log_implied, share, size),
+        )
+        error, crowd_error = (math.sqrt(s * (1 - s) / size) for s in (p, share))
+        # less than needed changes log Z too little to matter
+        if least_gap > max(needed, SIGNIFICANT * error):
+            missed.append(finding)
+        elif region.error == 0 and share - highest > max(needed, CROWDED * crowd_error):
+            crowded.append(finding)  # where the mass is exact: an estimate of it may be low
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
-    counts: dict[str, float] = {"modes_checked": count, "modes_evaluations": evaluations}
+    counts = {"modes_checked": count, "modes_evaluations": search.evaluations}
     if not missed and not crowded:
         return reasons, unchecked, lacking, counts
     region, log_implied, share, size = min(
@@ -242,53 +217,6 @@ def check_modes(
     return [*reasons, reason], unchecked, lacking, counts
 
 
-def real_regions(
-    densities: Densities, draws: Tensor, given: Tensor | None
-) -> tuple[list[Region], list[str], int]:
-    r"""Boxes around peaks over real numbers, a reason for doubt if one has no integral; calls."""
-    search = RealSearch(densities, draws, given)
-    boxes, names = search.boxes(), list[str]()
-    for box in boxes:
-        shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
-        names.append(
-            f"a box around ({shown}{', …' if len(box.peak) > 8 else ''}), found by climbing"
-        )
-
-    def sample(box: Box) -> tuple[Tensor, Tensor]:
-        rows, log_q = box.sample(1000, search.generator)
-        return rows, search.log_p(rows) - log_q
-
-    none = [-math.inf] * len(boxes)
-    regions = measured(names, boxes, none, search.draws, sample, "boxes")
-    reasons = [SINGULAR] if search.singular(boxes) else []
-    return regions, reasons, search.evaluations
-
-
-Set = TypeVar("Set", Box, "Neighbourhood")
-
-
-def measured(
-    names: list[str], sets: list[Set], exact: list[float], draws: Tensor,
-    sample: Callable[[Set], tuple[Tensor, Tensor]], kind: str,
-) -> list[Region]:  # fmt: skip
-    r"""Sets and their union as regions, with masses from weighted samples.
-
-    `exact` are log masses of the sets' centres, of which samples take no account.
-    """
-    regions = list[Region]()
-    fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
-    for number, (name, around, log_mass) in enumerate(zip(names, sets, exact, strict=True)):
-        rows, weights = sample(around)
-        inside = around.contains(draws).cpu()
-        regions.append(Region(name, *_mass(weights.cpu(), log_mass), inside))
-        for known in sets[:number]:
-            weights = weights.masked_fill(known.contains(rows), -math.inf)
-            if known.contains(around.centre).any():
-                log_mass = -math.inf
-        fresh.append(_mass(weights.cpu(), log_mass))
-    return regions + _union(regions, fresh, kind)
-
-
 class ModeSearch:
     r"""Regions where a target has mass. It counts evaluations; NaN as a log density is no mass."""
 
@@ -299,7 +227,7 @@ class ModeSearch:
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
-        self.hurried = False  # whether something was left out for lack of time
+        self.hurried = self.singular = False  # whether something was left out for lack of time
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         self.evaluations += len(x)
@@ -316,7 +244,7 @@ class ModeSearch:
             Region(name, log_mass, 0.0, (self.draws == event).flatten(1).all(1).cpu())
             for name, event, log_mass in zip(names, events, log_p, strict=True)
         ]
-        regions += _union(regions, [(region.log_mass, 0.0) for region in regions], "events")
+        regions += union(regions, [(region.log_mass, 0.0) for region in regions], "events")
         return regions + self.neighbourhoods(names, events, log_p), len(events)
 
     def likely_events(self) -> tuple[list[str], Tensor, list[float]]:
@@ -468,26 +396,3 @@ class Neighbourhood(NamedTuple):
 
     def at_centre(self, codes: Tensor) -> Tensor:
         return (codes[:, None] == self.centre).all(2).any(1)
-
-
-def _union(regions: list[Region], masses: list[tuple[float, float]], kind: str) -> list[Region]:
-    r"""All regions as one, by the log masses and errors of what each adds; none of a single one."""
-    scale = max((mass for mass, _ in masses), default=-math.inf)
-    if len(regions) < 2 or scale == -math.inf:
-        return []
-    shares = [math.exp(mass - scale) for mass, _ in masses]
-    error = math.hypot(*(s * e for s, (_, e) in zip(shares, masses, strict=True))) / sum(shares)
-    inside = torch.stack([region.inside for region in regions]).any(0)
-    top = max(regions, key=lambda region: region.log_mass).name
-    name = f"{len(regions)} {kind} together (one is {top})"
-    return [Region(name, scale + math.log(sum(shares)), error, inside, True)]
-
-
-def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
-    r"""log (mean of weights + exp(exact)), and its relative standard error."""
-    scale = max(float(log_weights.max()), exact)
-    if scale == -math.inf:
-        return -math.inf, 0.0
-    w = (log_weights - scale).exp()
-    mean = float(w.mean()) + math.exp(exact - scale)
-    return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean

@@ -67,7 +67,7 @@ def find_constant(
     if c is not None:
         return {"c": c, "c_origin": "given"}
     if target.support.discrete:  # no log p̃(x) is above log Z
-        return {"c": climb(target, seed=seed).value, "c_origin": "hill climbing"}
+        return {"c": climb(target, seed=seed)[0], "c_origin": "hill climbing"}
     if not callable(getattr(student, "sample", None)):
         received = f"None over {target.support!r}, with a student that has no sample"
         raise ArgumentError("c", received, "a number that is at most log Z")

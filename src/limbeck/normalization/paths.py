@@ -3,7 +3,8 @@ r"""Paths from a density with a known normaliser to a target: log p̃_t = max(1 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.energy import Energy, EnergyPath
 from limbeck.models.rbm import RBM
 from limbeck.normalization.densities import Densities
+from limbeck.posteriors.coordinates import Affine
 from limbeck.samplers.chains import start_events
 from limbeck.samplers.hmc import Point, StepSize, differentiate, move
 from limbeck.samplers.pairwise import Pairwise, draw_values
@@ -25,10 +27,11 @@ STEP_SIZES = 17  # places on a path that have a step size each
 MAX_LEAPFROG_STEPS = 40
 
 Position = float | Tensor  # t, of all chains or (n,) of each
+T = TypeVar("T")
 
 
 class LinearPath(Protocol):
-    r"""A path whose chains have a state of the path's own, here called x."""
+    r"""A path whose chains have a state of the path's own, here called x; by default, events."""
 
     log_z: float  # at t = 0
 
@@ -51,13 +54,23 @@ class LinearPath(Protocol):
 
     def events(self, x: Any) -> Tensor:
         r"""The events (n, *shape) of the chains."""
+        return x
 
     def select(self, x: Any, rows: Tensor) -> Any:
         r"""The state of some of the chains."""
+        return x[rows]
 
 
 class PairsError(Exception):
     r"""Couplings of pairs of sites do not give the log density of some event."""
+
+
+def along_path(densities: Densities, run: Callable[[Any], T], fitted: bool = True) -> T:
+    r"""The result of a run along the path to a target, by pairs of sites if these suffice."""
+    try:
+        return run(path_of(densities, fitted))
+    except PairsError:
+        return run(path_of(densities, fitted, pairs=False))
 
 
 def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> LinearPath:
@@ -98,18 +111,12 @@ def _as_pairs(rbm: RBM) -> Pairwise:
     return Pairwise(Binary(total), rbm.constant, fields, couplings, sites, groups)
 
 
-class SitePath(EnergyPath):
+class SitePath(EnergyPath, LinearPath):
     r"""The powers p̃(x)^t of any discrete target, by sweeps site by site or the user's `advance`."""
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log = self.energy.log_unnormalized(x).double()
         return torch.zeros_like(log), log
-
-    def events(self, x: Tensor) -> Tensor:
-        return x
-
-    def select(self, x: Tensor, rows: Tensor) -> Tensor:
-        return x[rows]
 
 
 class PairState(NamedTuple):
@@ -171,29 +178,25 @@ class PairwisePath:
         return base, base + x.slope
 
     def advance(self, x: PairState, t: Position, generator: torch.Generator) -> PairState:
-        features, slope, sweeps = x
-        if sweeps % RECOMPUTED == 0:
-            slope = self._state(features).slope
-        for k in range(len(self.pairs.groups)):
-            here, rise = self._rise(k, features)
-            slope = slope - (features[here] * rise).sum(0)
-            draw_values(self._odds(here, rise, t), self.others, generator, features[here])
-            slope = slope + (features[here] * rise).sum(0)
-        return PairState(features, slope, sweeps + 1)
+        return self.climb(x, t, t, generator)[1]
 
     def climb(
-        self, x: PairState, before: float, after: float, generator: torch.Generator
+        self, x: PairState, before: Position, after: Position, generator: torch.Generator
     ) -> tuple[Tensor, PairState]:
         features, slope, sweeps = x
         if sweeps % RECOMPUTED == 0:
             slope = self._state(features).slope
         gain, count = torch.zeros_like(slope), len(self.pairs.groups)
         for k in range(count):
-            low, high = (before + (after - before) * (k + step) / count for step in (0, 1))
-            here, rise = self._rise(k, features)
+            here, rise = self.pairs.odds(k, features)
+            rise -= self.base[here, None]  # how log odds change with t
             rest = slope - (features[here] * rise).sum(0)  # without this group of sites
-            odds = self._odds(here, rise, high)
-            gain += (high - low) * rest + self._change(self._odds(here, rise, low), odds)
+            if after is before:
+                odds = self._odds(here, rise, after)
+            else:
+                low, high = (before + (after - before) * (k + step) / count for step in (0, 1))
+                odds = self._odds(here, rise, high)
+                gain += (high - low) * rest + self._change(self._odds(here, rise, low), odds)
             draw_values(odds, self.others, generator, features[here])
             slope = rest + (features[here] * rise).sum(0)
         return gain, PairState(features, slope, sweeps + 1)
@@ -202,11 +205,6 @@ class PairwisePath:
         if self.hidden:
             return x.features[: self.support.size].T.contiguous()
         return self.pairs.events(x.features)
-
-    def _rise(self, group: int, features: Tensor) -> tuple[slice, Tensor]:
-        r"""Features of a group, and how their log odds change with t."""
-        here, odds = self.pairs.odds(group, features)
-        return here, odds.sub_(self.base[here, None])
 
     def _odds(self, here: slice, rise: Tensor, t: Position) -> Tensor:
         t = t.to(rise) if isinstance(t, Tensor) else t
@@ -229,7 +227,7 @@ class PairwisePath:
         return torch.cat([torch.zeros_like(odds[:, :1]), odds], 1).logsumexp(1)
 
 
-class GaussianPath:
+class GaussianPath(LinearPath):
     r"""From a normal distribution, fitted to short chains, to a density over real numbers.
 
     Chains move by HMC, with a step size for each part of the path that is adapted while `adapting`;
@@ -247,50 +245,44 @@ class GaussianPath:
         rows = self.target.advance(x, SWEEPS, generator).flatten(1).double()
         n, size = rows.shape
         rows = rows[rows.isfinite().all(1)]
-        self.mean = rows.mean(0).to(x.dtype)
         covariance = torch.cov(rows.T).reshape(size, size)
         shrink = min(1.0, size / n)  # towards independent coordinates
         diagonal = covariance.diagonal().clamp_min(1e-12)
         covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
         wider = WIDER / math.sqrt(min(power, 1.0))
-        self.factor = (wider * torch.linalg.cholesky(covariance)).to(x.dtype)
-        self.log_z = 0.0
-        self.constant = -size / 2 * math.log(2 * math.pi) - float(
-            self.factor.diagonal().log().sum()
-        )
+        factor = (wider * torch.linalg.cholesky(covariance)).to(x.dtype)
+        self.normal, self.log_z = Affine(rows.mean(0).to(x.dtype), factor), 0.0
+        self.constant = -size / 2 * math.log(2 * math.pi) - self.normal.log_volume
         self.adapting, first = True, size**-0.25
         self.sizes = [StepSize(first, 0.8) for _ in range(STEP_SIZES)]
         self.step_sizes = x.new_full((STEP_SIZES,), first)
         self.differentiable = size > 1
         try:
-            self._differentiate(self.sample(8, generator), 0.5)
+            rows = self.sample(8, generator)
+            differentiate(lambda x: self.log_unnormalized(x, 0.5), rows)
         except (NotDifferentiableError, RuntimeError):
             self.differentiable = False
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        like = self.mean
+        like = self.normal.mean
         noise = torch.randn(n, len(like), generator=generator, device=like.device, dtype=like.dtype)
-        return self.mean + noise @ self.factor.T
+        return self.normal.back(noise)
 
     def events(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.support.shape)
 
-    def select(self, x: Tensor, rows: Tensor) -> Tensor:
-        return x[rows]
-
-    def _normal(self, x: Tensor) -> Tensor:
-        z = torch.linalg.solve_triangular(self.factor, (x - self.mean).T, upper=False)
-        return self.constant - z.square().sum(0) / 2
+    def _log_normal(self, x: Tensor) -> Tensor:
+        return self.constant - self.normal.distance(x) / 2
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log = self.power * self.target.log_unnormalized(self.events(x)).double()
-        return self._normal(x.double().to(self.mean)).double(), log
+        return self._log_normal(x).double(), log
 
     def log_unnormalized(self, x: Tensor, t: Position) -> Tensor:
         r"""log p̃_t (n,), −∞ where it is no number."""
         log = self.power * self.target.log_unnormalized(self.events(x))
         t = torch.as_tensor(t, dtype=log.dtype, device=log.device)
-        total = (1 - t).clamp_min(0) * self._normal(x) + torch.where(t > 0, t * log, 0.0)
+        total = (1 - t).clamp_min(0) * self._log_normal(x) + torch.where(t > 0, t * log, 0.0)
         return torch.where(total.isnan(), -math.inf, total)
 
     def climb(
@@ -299,9 +291,6 @@ class GaussianPath:
         base, log = self.parts(x)
         gain = (after - before) * (log - base)
         return gain, self.advance(x, after, generator)
-
-    def _differentiate(self, x: Tensor, t: Position) -> Point:
-        return differentiate(lambda rows: self.log_unnormalized(rows, t), x)
 
     def advance(self, x: Tensor, t: Position, generator: torch.Generator) -> Tensor:
         t = torch.as_tensor(t, dtype=x.dtype, device=x.device).expand(len(x))
@@ -313,9 +302,9 @@ class GaussianPath:
         count = ((0.33 + 0.67 * uniform) * 2.4 / step).ceil().clamp_max(MAX_LEAPFROG_STEPS)
 
         def evaluate(rows: Tensor) -> Point:
-            return self._differentiate(rows, t)
+            return differentiate(lambda x: self.log_unnormalized(x, t), rows)
 
-        moved = move(evaluate, evaluate(x), step, self.factor / WIDER, count, generator)
+        moved = move(evaluate, evaluate(x), step, self.normal.factor / WIDER, count, generator)
         if self.adapting:
             for k in place.unique().tolist():
                 accepted = moved.acceptance[place == k].clamp_min(0.1)
@@ -325,11 +314,11 @@ class GaussianPath:
         return moved.end.x
 
     def _slices(self, x: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
-        x, width = x.clone(), 2 * self.factor.norm(dim=1)
+        x, width = x.clone(), 2 * self.normal.factor.norm(dim=1)
         for level in t.unique().tolist():
             rows = t == level
             density = lambda u, level=level: self.log_unnormalized(u, level)  # noqa: E731
-            x[rows] = Slice(density, x[rows], width, generator=generator, tune=False).step()
+            x[rows] = Slice(density, x[rows], width, generator=generator).step()
         return x
 
     def fix(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.annealing import check_path
 from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import LinearPath, PairsError, SitePath, check_pairs, path_of
+from limbeck.normalization.paths import LinearPath, SitePath, along_path, check_pairs, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -54,14 +54,10 @@ class Tempering(Method):
     burn_in: arg.CountFromZero = 100
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        try:
-            run = self._run(densities, path_of(densities), 1.0, progress)
-        except PairsError:
-            run = self._run(densities, path_of(densities, pairs=False), 1.0, progress)
-        logs, counts = run.log_densities(run.levels)
-        log_z, H = mbar(logs.flatten(1), counts)
+        run = along_path(densities, lambda path: self._run(densities, path, 1.0, progress))
+        logs = run.log_densities()
+        log_z, weights, H = mbar(logs.flatten(1))
         # the change of log Z of the target if one draw is left out, summed over each ladder
-        weights = level_weights(logs.flatten(1), log_z, counts)
         solved = torch.linalg.solve(H[1:, 1:], torch.eye(len(H) - 1, dtype=H.dtype)[:, -1])
         solved = torch.cat([solved.new_zeros(1), solved])
         effect = (solved @ weights).reshape(logs.shape[1:]).sum(2) - solved.sum()
@@ -69,8 +65,8 @@ class Tempering(Method):
         error = effect.numel() * float(effect.std()) / math.sqrt(size)
         half = effect.shape[1] // 2
         drift = difference(effect[:, :half], effect[:, half:])
-        rates, value = run.swap_rates, run.path.log_z + float(log_z[-1])
-        integral = run.path.log_z + thermodynamic_integral(run.slope, run.levels)
+        rates, value = run.swap_rates(), run.path.log_z + float(log_z[-1])
+        integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
         x = run.events
         doubts = tail_doubts(densities, x.flatten(0, 1))
         if isinstance(run.path, SitePath) and run.path.energy.tempers:
@@ -94,35 +90,18 @@ class Tempering(Method):
         )  # fmt: skip
         return z, x, None
 
-    def _run(
-        self, densities: Densities, path: LinearPath, top: float, progress: bool
-    ) -> TemperedRun:
-        r"""Draws at all levels from t = 0 to `top` of a path."""
+    def _run(self, densities: Densities, path: LinearPath, top: float, progress: bool) -> Replicas:
+        r"""Ladders with draws at all levels from t = 0 to `top` of a path."""
         replicas = self._replicas(densities, path, top, progress)
-        draws = math.ceil(self.samples / self.ladders)
-        size = self.ladders * len(replicas.levels) ** 2
-        every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
-        shown = max(every, math.ceil(draws * self.ladders / CHECKED_EVENTS))
-        parts, events = list[tuple[Tensor, Tensor]](), list[Tensor]()
-        for draw in tracked(range(draws), "tempering", progress):
-            parts_now = replicas.step()
-            if draw % every == every - 1 or draws < every:
-                parts.append(replicas.by_level(parts_now))
-            if draw % shown == shown - 1:
-                events.append(replicas.top_events())
+        replicas.record(math.ceil(self.samples / self.ladders), progress)
         check_pairs(path, densities, replicas.top_events())
-        A, B = (torch.stack(part, 1).cpu() for part in zip(*parts, strict=True))
-        return TemperedRun(
-            path, replicas.levels, A, B, torch.stack(events or [replicas.top_events()], 1),
-            replicas.swap_rates(), replicas.arrivals, draws, replicas.sweeps,
-        )  # fmt: skip
+        return replicas
 
     def _replicas(
         self, densities: Densities, path: LinearPath, top: float, progress: bool
     ) -> Replicas:
         r"""Ladders after their burn-in."""
-        if isinstance(path, SitePath):
-            check_path(path, densities, False)
+        check_path(path, densities, False)
         replicas = Replicas(path, self.ladders, top, densities.generator("tempering"))
         replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
         for _ in tracked(range(self.burn_in), "burning in", progress):
@@ -201,18 +180,14 @@ class Replicas:
     def _exchange(self, A: Tensor, B: Tensor) -> None:
         r"""Exchanges between levels k and k + 1, of even k and of odd k in turn."""
         low = torch.arange(self.steps % 2, len(self.levels) - 1, 2)
-        if not len(low):
-            return
         t = torch.tensor(self.levels, dtype=torch.float64)
         one, other = self.chain_at[:, low], self.chain_at[:, low + 1]
         gain = torch.zeros(one.shape, dtype=torch.float64)
         for chain, sign in ((one, 1), (other, -1)):
             a, b = A.gather(1, chain), B.gather(1, chain)
             gain += sign * (log_at(a, b, t[low + 1]) - log_at(a, b, t[low]))
-        uniform = torch.rand(
-            gain.shape, generator=self.generator, device=self.generator.device, dtype=gain.dtype
-        )
-        accept = uniform.cpu() < gain.exp()
+        place: Any = {"generator": self.generator, "device": self.generator.device}
+        accept = torch.rand(gain.shape, dtype=gain.dtype, **place).cpu() < gain.exp()
         self.chain_at[:, low] = torch.where(accept, other, one)
         self.chain_at[:, low + 1] = torch.where(accept, one, other)
         # the mean probability has less noise than the share that was accepted
@@ -222,15 +197,47 @@ class Replicas:
     def swap_rates(self) -> list[float]:
         return (self.accepted / self.tried.clamp_min(1)).tolist()
 
-    def by_level(self, parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        r"""Values (ladders, chains) in the order of the levels."""
-        A, B = (part.gather(1, self.chain_at) for part in parts)
-        return A, B
-
     def top_events(self) -> Tensor:
         r"""Where the chains at the last level are, (ladders, *shape)."""
         rows = torch.arange(self.ladders) * len(self.levels) + self.chain_at[:, -1]
         return self.path.events(self.path.select(self.x, rows.to(self.generator.device)))
+
+    def record(self, draws: int, progress: bool) -> None:
+        r"""Take draws at each level of each ladder.
+
+        They set A and B (ladders, draws, levels) of all or some of them, and `events` (ladders,
+        some draws, *shape) of the last level.
+        """
+        size, self.draws = self.ladders * len(self.levels) ** 2, draws
+        every = math.ceil(draws / max(4, min(draws, MAX_ENTRIES // size)))
+        shown = max(every, math.ceil(draws * self.ladders / CHECKED_EVENTS))
+        A, B, events = list[Tensor](), list[Tensor](), list[Tensor]()
+        for draw in tracked(range(draws), "tempering", progress):
+            parts = self.step()
+            if draw % every == every - 1 or draws < every:
+                for series, part in zip((A, B), parts, strict=True):
+                    series.append(part.gather(1, self.chain_at))  # in the order of the levels
+            if draw % shown == shown - 1:
+                events.append(self.top_events())
+        self.A, self.B = torch.stack(A, 1), torch.stack(B, 1)
+        self.events = torch.stack(events or [self.top_events()], 1)
+
+    def doubts(self) -> list[str]:
+        r"""Reasons not to trust that states have moved along all of the path."""
+        doubts = list[str]()
+        if (rate := min(self.swap_rates())) < 0.1:
+            doubts.append(f"two levels exchange only {rate:.1%} of the time")
+        if self.arrivals < MIN_ARRIVALS:
+            doubts.append(
+                f"only {self.arrivals} states have come from the start of the path to the target: "
+                "chains there may depend on where they began; increase samples"
+            )
+        return doubts
+
+    def log_densities(self) -> Tensor:
+        r"""log p̃ of all draws at all levels, (levels, ladders, draws, levels)."""
+        t = torch.tensor(self.levels, dtype=torch.float64).view(-1, 1, 1, 1)
+        return log_at(self.A, self.B, t)
 
     def adapt(self, count: int | None, progress: bool) -> None:
         r"""Place levels so that neighbours exchange equally often; their number, too, if None."""
@@ -256,81 +263,39 @@ class Replicas:
             fix()
 
 
-class TemperedRun(NamedTuple):
-    r"""Draws of ladders at levels t of a path."""
-
-    path: LinearPath
-    levels: list[float]
-    A: Tensor  # (ladders, draws, levels), of the draws that are recorded
-    B: Tensor
-    events: Tensor  # (ladders, some draws, *shape), of the last level
-    swap_rates: list[float]
-    arrivals: int  # of states at the target that had been at the start of the path
-    draws: int  # at each level of each ladder
-    sweeps: int
-
-    def doubts(self) -> list[str]:
-        r"""Reasons not to trust that states have moved along all of the path."""
-        doubts = list[str]()
-        if min(self.swap_rates) < 0.1:
-            doubts.append(f"two levels exchange only {min(self.swap_rates):.1%} of the time")
-        if self.arrivals < MIN_ARRIVALS:
-            doubts.append(
-                f"only {self.arrivals} states have come from the start of the path to the target: "
-                "chains there may depend on where they began; increase samples"
-            )
-        return doubts
-
-    @property
-    def slope(self) -> Tensor:
-        r"""∂log p̃_t/∂t of every draw below t = 1."""
-        return self.B - self.A
-
-    def log_densities(self, levels: list[float]) -> tuple[Tensor, Tensor]:
-        r"""log p̃ of all draws at some levels, (…, ladders, draws, levels); and numbers of draws."""
-        t = torch.tensor(levels, dtype=torch.float64).view(-1, 1, 1, 1)
-        ladders, draws, count = self.A.shape
-        counts = torch.full((count,), float(ladders * draws), dtype=torch.float64)
-        return log_at(self.A[None], self.B[None], t), counts
-
-
 def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     r"""max(1 − t, 0) A + t B, where 0 · (−∞) is 0."""
     return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
 
 
-def level_weights(log_p: Tensor, log_z: Tensor, counts: Tensor) -> Tensor:
-    r"""The probability (levels, n) that each of n draws is of a level, given its log densities."""
-    return (log_p + (counts.log() - log_z)[:, None]).softmax(0)
-
-
 @torch.no_grad()
 def mbar(
-    log_p: Tensor, counts: Tensor, start: Tensor | None = None, rounds: int = 200
-) -> tuple[Tensor, Tensor]:
-    r"""log Z of each level, less that of the first, from draws of all of them.
+    log_p: Tensor, start: Tensor | None = None, rounds: int = 200
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""log Z of each level, less that of the first, from equally many draws of each of them.
 
-    These are the maximum of a likelihood, where weights of levels have sums equal to the numbers
-    of draws (levels,). `log_p` (levels, n) has log densities of all draws at all levels. The second
-    result is the matrix of second derivatives.
+    `log_p` (levels, n) has log densities of all draws at all levels. Weights (levels, n) are the
+    probabilities that draws are of a level, given these. log Z is the maximum of a likelihood,
+    where the weights of all levels have equal sums; it is returned with the weights and the matrix
+    of second derivatives.
     """
-    log_z = torch.zeros_like(counts) if start is None else start.clone()
-    gap = math.inf
+    log_z = log_p.new_zeros(len(log_p)) if start is None else start.clone()
+    gap, count = math.inf, log_p.shape[1] / len(log_p)
     for round_ in range(rounds):
-        weights = level_weights(log_p, log_z, counts)
+        weights = (log_p - log_z[:, None]).softmax(0)
         sums = weights.sum(1)
         H = sums.diag() - weights @ weights.T
-        error = float((sums - counts).abs().max() / counts.max())
+        error = float((sums / count - 1).abs().max())
         if error < 1e-12:
             break
-        change = torch.linalg.lstsq(H[1:, 1:], (sums - counts)[1:, None]).solution[:, 0]
-        plain = (sums / counts).log()
+        change = torch.linalg.lstsq(H[1:, 1:], (sums - count)[1:, None]).solution[:, 0]
+        plain = (sums / count).log()
         # Newton's step where it is small, and error has fallen; else one that always leads uphill
         newton = start is not None or (round_ > 2 and error < gap and float(change.abs().max()) < 2)
         log_z = log_z.clone()
         log_z[1:] += change if newton else plain[1:] - plain[0]
         gap = error
-    return log_z, H
+    return log_z, weights, H
 
 
 def thermodynamic_integral(slope: Tensor, levels: list[float]) -> float:

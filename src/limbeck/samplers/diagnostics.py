@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Items, Number, UserObject, Whole, checked_arguments
+from limbeck.arguments import Items, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.errors import ArgumentError, CheckpointError
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
+LARGE_R_HAT = 1.05
 MIN_CHAINS = 20  # below, only their own series can be tested
 
 
@@ -219,11 +220,7 @@ class RunningDiagnostics:
         self.blocks = blocks
         if self.blocks % 2:
             raise ArgumentError("blocks", blocks, "an even number from 4")
-        self.names = (
-            None
-            if names is None
-            else [name if isinstance(name, str) else shown(name) for name in names]
-        )
+        self.names = None if names is None else list(map(str, names))
         self._full, self._partial, self._length = 0, 0, 1  # blocks, draws in the next, in each
         self._mean = self._squares = torch.empty(0)  # (blocks, chains, dim)
 
@@ -234,25 +231,13 @@ class RunningDiagnostics:
 
     def update(self, draws: UserObject[np.ndarray | Tensor | Sequence[Sequence[float]]]) -> None:
         r"""Add one more draw of each chain, (chains, dim)."""
-        try:
-            x = torch.as_tensor(draws).detach().double()
-        except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError("draws", shown(draws), "numbers (chains, dim)") from None
+        x = as_part(draws, "draws").values.double()
         shape, expected = tuple(x.shape), tuple(self._mean.shape[1:])
-        if (
-            len(shape) != 2
-            or 0 in shape
-            or x.is_meta
-            or x.is_sparse
-            or (expected and shape != expected)
-        ):
+        if len(shape) != 2 or (expected and shape != expected):
             raise ArgumentError("draws", f"shape {shape}", f"shape {expected or '(chains, dim)'}")
         if self.names is not None and len(self.names) != shape[1]:
             received = f"{len(self.names)} names"
             raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
-        if not x.isfinite().all():
-            chain = int((~x.isfinite()).any(1).nonzero()[0])
-            raise ArgumentError("draws", f"NaN or infinite numbers in chain {chain}", "numbers")
         if not expected:
             self._mean = x.new_zeros(self.blocks, *shape)
             self._squares = torch.zeros_like(self._mean)
@@ -307,39 +292,32 @@ class RunningDiagnostics:
         share = _ratio(variance, of_means, mean.flatten(0, 1), constant=1.0)
         return (total * share).clamp_max(total * math.log10(max(total, 11)))
 
-    @checked_arguments
-    def reasons(self, r_hat: Annotated[float, Number(above=1)] = 1.05) -> list[str]:
-        r"""Reasons to distrust the draws so far, one sentence each; empty if there are none.
-
-        Arguments:
-            r_hat: The largest R̂ that is accepted. Default: 1.05.
-        """
-        limit = r_hat
+    def reasons(self) -> list[str]:
+        r"""Reasons to distrust the draws so far, one sentence each; empty if there are none."""
         ratios, sizes = self.r_hat, self.ess
         names = self.names or [f"coordinate {number}" for number in range(len(sizes))]
         mean, squares = self._blocks()
         late, reasons = slice(self._full // 2, self._full), list[str]()
-        draws = (self._full - self._full // 2) * self._length
-        if draws >= 10:  # of chains that stayed at a point since half-time
+        if (draws := (late.stop - late.start) * self._length) >= 10:  # since half-time
             moved = (squares[late] > 0) | (mean[late] != mean[-1])
             if still := (~moved.any(0).any(1)).nonzero()[:, 0].tolist():
                 chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
                 count = f"{len(still)} of {mean.shape[1]} chains"
                 reasons.append(f"{count} have not moved in {draws:,} draws: {chains}")
-        if (ratios > limit).any():
+        if large := int((ratios > LARGE_R_HAT).sum()):
             worst = int(ratios.argmax())
             means = mean[:, :, worst].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
-                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {limit:g} for "
-                f"{int((ratios > limit).sum())} of {len(ratios)}): after {self.count:,} draws the "
-                f"chains disagree or are too short to tell; chain {furthest} is furthest "
-                "from the others"
+                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {LARGE_R_HAT:g} for "
+                f"{large} of {len(ratios)}): after {self.count:,} draws the chains disagree or are "
+                f"too short to tell; chain {furthest} is furthest from the others"
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
-            size = f"{float(sizes[worst]):.0f} independent ones"
-            reasons.append(f"the draws of {names[worst]} are worth {size}")
+            reasons.append(
+                f"the draws of {names[worst]} are worth {float(sizes[worst]):.0f} independent ones"
+            )
         return reasons
 
     def state_dict(self) -> dict[str, Tensor]:

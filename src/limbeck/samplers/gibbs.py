@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Flag, Function, Number, UserObject, checked_arguments
+from limbeck.arguments import Flag, Function, Number, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, shown
 from limbeck.supports import Discrete
-
-ORDERS = ("fixed", "random")
 
 
 @torch.no_grad()
@@ -21,8 +18,7 @@ ORDERS = ("fixed", "random")
 def sweep(
     log_density: Function[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
     generator: torch.Generator | None = None, *, beta: UserObject[float | Tensor] = 1.0,
-    order: Annotated[str, Choice(*ORDERS)] = "fixed", reverse: Flag = False,
-    known: Tensor | None = None,
+    reverse: Flag = False, known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
@@ -34,8 +30,7 @@ def sweep(
         support: The support of x.
         generator: The source of randomness, on the chains' device. Default: torch's own.
         beta: The power β ≥ 0 of the density, or one for each chain (n,). Default: 1.0.
-        order: "fixed", or "random": new at each sweep, the same for all chains. Default: "fixed".
-        reverse: Whether to go through a fixed order backwards. Default: False.
+        reverse: Whether to go through the sites backwards. Default: False.
         known: log p̃(x) (n,) of the chains as they are. Default: it is evaluated.
 
     Returns:
@@ -53,11 +48,7 @@ def sweep(
         raise ArgumentError("log_density", f"values {shown(present)}", f"a tensor ({n},)")
     worst = present
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
-    sites = list(range(support.size - 1, -1, -1) if reverse else range(support.size))
-    if order == "random":
-        device = "cpu" if generator is None else generator.device
-        sites = torch.randperm(support.size, generator=generator, device=device).tolist()
-    for site in sites:
+    for site in range(support.size)[:: -1 if reverse else 1]:
         now = x[:, site].clone()
         values = support.decode((support.encode(now) + shifts) % q)  # (q − 1, n), all but its own
         others = x.repeat(q - 1, 1)

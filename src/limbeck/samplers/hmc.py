@@ -5,29 +5,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import biject_to, constraints, transforms
 
-from limbeck.arguments import (
-    Choice,
-    Count,
-    CountFromZero,
-    Flag,
-    Function,
-    InnerFraction,
-    Positive,
-    Seed,
-    UserObject,
-    checked_arguments,
-)
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.progress import tracked
 from limbeck.samplers.base import Numbers, Sampler, as_tensor
 
-MASSES = ("auto", "dense", "diagonal")
 MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
 DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
 
@@ -142,9 +130,9 @@ class HMC(Sampler):
 
     A sweep follows a trajectory of each chain, with derivatives by autograd, to a distant point,
     which is accepted with a high probability. `burn_in` adapts the step size and the covariance of
-    the coordinates from all chains together; afterwards nothing changes. The number of steps is
-    drawn anew at each sweep, so that trajectories do not return to where they began. The sampler is
-    an endless iterator over draws.
+    the coordinates (their variances, where there are few draws) from all chains together;
+    afterwards nothing changes. The number of steps is drawn anew at each sweep, so that
+    trajectories do not return to where they began. The sampler is an endless iterator over draws.
 
     Points where the density is zero (−∞) are never accepted. Trajectories that became unstable are
     counted in `divergences`; many of them mean that a part of the density may be missed.
@@ -158,8 +146,6 @@ class HMC(Sampler):
         step_size: The first step size, in units of the scale. Default: dim^(−1/4).
         scale: Standard deviations (dim,) of the unconstrained coordinates, or a Cholesky factor
             (dim, dim) of their covariance. Default: ones.
-        mass: What `burn_in` adapts the scale to: the "dense" covariance, its "diagonal", or "auto",
-            which is dense where draws suffice. Default: "auto".
         length: The longest trajectory, in units of the scale; the shortest is a third of it.
             Default: 2.4.
         acceptance: The mean acceptance that the step size is adapted to. Default: 0.8.
@@ -181,21 +167,20 @@ class HMC(Sampler):
     }  # fmt: skip
     COUNTS: ClassVar[tuple[str, ...]] = (*Sampler.COUNTS, "divergences", "_trajectories")
 
-    @checked_arguments
+    @arg.checked_arguments
     def __init__(
-        self, log_density: Function[Callable[[Tensor], Tensor]], start: UserObject[Numbers], *,
-        support: constraints.Constraint | None = None, step_size: Positive | None = None,
-        scale: UserObject[Numbers | None] = None,
-        mass: Annotated[str, Choice(*MASSES)] = "auto", length: Positive = 2.4,
-        acceptance: InnerFraction = 0.8, max_steps: Count = 500, seed: Seed = 0,
-        generator: torch.Generator | None = None,
+        self, log_density: arg.Function[Callable[[Tensor], Tensor]],
+        start: arg.UserObject[Numbers], *, support: constraints.Constraint | None = None,
+        step_size: arg.Positive | None = None, scale: arg.UserObject[Numbers | None] = None,
+        length: arg.Positive = 2.4, acceptance: arg.InnerFraction = 0.8,
+        max_steps: arg.Count = 500, seed: arg.Seed = 0, generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
         self.transform = _transform(support, self._x)
         if self.transform is not None:
             self._x = self.transform.inv(self._x)
         coordinates = self._x.shape[1]
-        self.mass, self.length, self.target, self.max_steps = mass, length, acceptance, max_steps
+        self.length, self.target, self.max_steps = length, acceptance, max_steps
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
         given = 1.0 if scale is None else scale
         factor = as_tensor("scale", given, expected, self._x.dtype).to(self._x.device)
@@ -237,10 +222,11 @@ class HMC(Sampler):
                 "a longer `burn_in`, other coordinates or a higher `acceptance` may help",
                 stacklevel=2,
             )
-        return self._points().clone()
+        points = self._x if self.transform is None else self.transform(self._x)
+        return points.clone()
 
-    @checked_arguments
-    def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> HMC:
+    @arg.checked_arguments
+    def burn_in(self, sweeps: arg.CountFromZero, progress: arg.Flag = False) -> HMC:
         r"""Discard the first sweeps, and adapt the step size and the scale.
 
         The scale is set after 8, 16, 32, … sweeps, each time from the latest ones, and for the last
@@ -250,9 +236,8 @@ class HMC(Sampler):
             sweeps: The number of sweeps.
             progress: Whether to show a bar. Default: False.
         """
-        moments, size = _Moments(self._x), StepSize(self.step_size, self.target)
-        step = self.step_size
-        final = sweeps - sweeps // 4
+        step, final = self.step_size, sweeps - sweeps // 4
+        moments, size = _Moments(self._x), StepSize(step, self.target)
         for done in tracked(range(1, sweeps + 1), "burning in", progress):
             moved = self._sweep(step)
             # the harmonic mean: chains that stand still count more than those that move, but not
@@ -262,9 +247,8 @@ class HMC(Sampler):
                 step = size.update(float(1 / (1 / inside).mean()))
             moments.add(self._x)
             power = done >= 8 and done & (done - 1) == 0 and 2 * done <= final
-            if (power or done == final) and moments.spread():
-                self.scale = moments.scale(self.mass)
-                moments = _Moments(self._x)
+            if (power or done == final) and (scale := moments.scale()) is not None:
+                self.scale, moments = scale, _Moments(self._x)
                 step = min(max(step, 1e-3), self._x.shape[1] ** -0.25)
                 size = StepSize(step, self.target)
         if sweeps:
@@ -283,9 +267,6 @@ class HMC(Sampler):
         self._x, self._log, self._slope = moved.end
         self.sweeps_done += 1
         return moved
-
-    def _points(self) -> Tensor:
-        return self._x if self.transform is None else self.transform(self._x)
 
     def _differentiate(self, x: Tensor) -> Point:
         # so far out, a function may overflow; nearer, NaN is an error of the user's
@@ -336,24 +317,16 @@ class _Moments:
         self.squares += rows.T @ rows if self.squares.dim() == 2 else rows.square().sum(0)
         self.like = x
 
-    def spread(self) -> bool:
-        r"""Whether every coordinate has varied."""
-        return self.count > 2 and bool((self._variances() > 0).all())
+    def scale(self) -> Tensor | None:
+        r"""Standard deviations, or a factor of the covariance where draws suffice for one.
 
-    def _variances(self) -> Tensor:
-        squares = self.squares.diagonal() if self.squares.dim() == 2 else self.squares
-        return squares / self.count - (self.sum / self.count).square()
-
-    def scale(self, mass: str) -> Tensor:
-        r"""Standard deviations, or a factor of the covariance where draws suffice for one."""
-        n, variances = self.count, self._variances()
-        dim = len(variances)
-        if mass == "dense" or (mass == "auto" and 1 < dim <= MAX_DENSE and n >= 4 * dim):
-            if self.squares.dim() == 1:
-                raise ArgumentError(
-                    "mass", "'dense'", f"'diagonal' for over {MAX_DENSE} coordinates"
-                )
-            mean = self.sum / n
+        None unless every coordinate has varied.
+        """
+        n, mean, dense = self.count, self.sum / self.count, self.squares.dim() == 2
+        variances = (self.squares.diagonal() if dense else self.squares) / n - mean.square()
+        if n <= 2 or not (variances > 0).all():
+            return None
+        if dense and len(mean) > 1 and n >= 4 * len(mean):
             covariance = self.squares / n - mean.outer(mean)
             weight = n / (n + 5.0)
             covariance = weight * covariance + (1 - weight) * variances.diag()

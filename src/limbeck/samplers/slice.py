@@ -10,15 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Count,
-    CountFromZero,
-    Flag,
-    Function,
-    Seed,
-    UserObject,
-    checked_arguments,
-)
+from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
 from limbeck.progress import tracked
 from limbeck.samplers.base import Numbers, Sampler, as_tensor
@@ -39,7 +31,6 @@ class Slice(Sampler):
         seed: The generator's seed. Default: 0.
         generator: A generator instead of the seed. Default: None.
         max_steps_out: The most steps that both ends may take together. Default: 1000.
-        tune: Whether `burn_in` changes the width. Default: True.
 
     >>> sampler = Slice(lambda x: -x.square().sum(1) / 2, torch.zeros(100, 2)).burn_in(10)
     >>> sampler.step().shape
@@ -48,11 +39,12 @@ class Slice(Sampler):
 
     STATE: ClassVar[dict[str, str]] = Sampler.STATE | {"width": "width"}
 
-    @checked_arguments
+    @arg.checked_arguments
     def __init__(
-        self, log_density: Function[Callable[[Tensor], Tensor]], start: UserObject[Numbers],
-        width: UserObject[Numbers] = 1.0, *, seed: Seed = 0,
-        generator: torch.Generator | None = None, max_steps_out: Count = 1000, tune: Flag = True,
+        self, log_density: arg.Function[Callable[[Tensor], Tensor]],
+        start: arg.UserObject[Numbers], width: arg.UserObject[Numbers] = 1.0, *,
+        seed: arg.Seed = 0, generator: torch.Generator | None = None,
+        max_steps_out: arg.Count = 1000,
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
         x = self._x
@@ -61,10 +53,9 @@ class Slice(Sampler):
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
             raise ArgumentError("width", shown(width), expected)
         self.width = widths.expand(self.dim).contiguous()
-        self.max_steps_out, self.tune = max_steps_out, tune
-        self._warned = False
+        self.max_steps_out, self._warned = max_steps_out, False
         with torch.no_grad():
-            self._log = self._evaluate(self._x.clone()).clone()  # (chains,), where the chains are
+            self._log = self._evaluate(self._x.clone()).clone()
         self._require_mass()
 
     def step(self) -> Tensor:
@@ -82,8 +73,8 @@ class Slice(Sampler):
             )
         return self._x.clone()
 
-    @checked_arguments
-    def burn_in(self, sweeps: CountFromZero, progress: Flag = False) -> Slice:
+    @arg.checked_arguments
+    def burn_in(self, sweeps: arg.CountFromZero, progress: arg.Flag = False) -> Slice:
         r"""Discard the first sweeps, and tune the width to the mean interval of the draws.
 
         It is set after 1, 2, 4, 8, … sweeps and after the last one, each time from the latest ones.
@@ -95,7 +86,7 @@ class Slice(Sampler):
         total, since = torch.zeros_like(self.width), 0
         for done in tracked(range(1, sweeps + 1), "burning in", progress):
             total, since = total + self._sweep()[0], since + 1
-            if self.tune and (done == sweeps or done & (done - 1) == 0):
+            if done == sweeps or done & (done - 1) == 0:
                 self.width = torch.where(total > 0, total / since, self.width)
                 total, since = torch.zeros_like(total), 0
         return self

@@ -1,20 +1,34 @@
-r"""Regions of high density over the real numbers: where climbs end, and the mass of boxes there."""
+r"""Regions of high density and their mass; over real numbers, boxes around where climbs end."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from limbeck.normalization.densities import Densities
+from limbeck.normalization.densities import Densities, centre_and_spread
 from limbeck.samplers.chains import start_events
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
 INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
+
+
+class Region(NamedTuple):
+    r"""A set of events, its mass Σ p̃(x), and which draws lie in it."""
+
+    name: str
+    log_mass: float  # estimated without bias, or exact
+    error: float  # relative standard error of the mass
+    inside: Tensor  # whether each draw lies in it, (n,)
+    several: bool = False  # whether it is made of several of the others
+
+
+Set = TypeVar("Set", bound=Any)  # with a centre, and contains(rows)
 
 
 class Box(NamedTuple):
@@ -44,6 +58,51 @@ class Box(NamedTuple):
         return rows, log.sum(1)
 
 
+def measured(
+    names: list[str], sets: list[Set], exact: list[float], draws: Tensor,
+    sample: Callable[[Set], tuple[Tensor, Tensor]], kind: str,
+) -> list[Region]:  # fmt: skip
+    r"""Sets and their union as regions, with masses from weighted samples.
+
+    `exact` are log masses of the sets' centres, of which samples take no account.
+    """
+    regions = list[Region]()
+    fresh: list[tuple[float, float]] = []  # masses of what is in none before, and errors
+    for number, (name, around, log_mass) in enumerate(zip(names, sets, exact, strict=True)):
+        rows, weights = sample(around)
+        inside = around.contains(draws).cpu()
+        regions.append(Region(name, *_mass(weights.cpu(), log_mass), inside))
+        for known in sets[:number]:
+            weights = weights.masked_fill(known.contains(rows), -math.inf)
+            if known.contains(around.centre).any():
+                log_mass = -math.inf
+        fresh.append(_mass(weights.cpu(), log_mass))
+    return regions + union(regions, fresh, kind)
+
+
+def union(regions: list[Region], masses: list[tuple[float, float]], kind: str) -> list[Region]:
+    r"""All regions as one, by the log masses and errors of what each adds; none of a single one."""
+    scale = max((mass for mass, _ in masses), default=-math.inf)
+    if len(regions) < 2 or scale == -math.inf:
+        return []
+    shares = [math.exp(mass - scale) for mass, _ in masses]
+    error = math.hypot(*(s * e for s, (_, e) in zip(shares, masses, strict=True))) / sum(shares)
+    inside = torch.stack([region.inside for region in regions]).any(0)
+    top = max(regions, key=lambda region: region.log_mass).name
+    name = f"{len(regions)} {kind} together (one is {top})"
+    return [Region(name, scale + math.log(sum(shares)), error, inside, True)]
+
+
+def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
+    r"""log (mean of weights + exp(exact)), and its relative standard error."""
+    scale = max(float(log_weights.max()), exact)
+    if scale == -math.inf:
+        return -math.inf, 0.0
+    w = (log_weights - scale).exp()
+    mean = float(w.mean()) + math.exp(exact - scale)
+    return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
+
+
 def chosen_rows(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
     r"""Rows at random, some perhaps more than once."""
     return x[torch.randint(len(x), (n,), generator=generator, device=x.device)]
@@ -54,12 +113,10 @@ class RealSearch:
 
     def __init__(self, densities: Densities, draws: Tensor, given: Tensor | None) -> None:
         self.densities, self.given, self.evaluations = densities, given, 0
+        self.hurried = self.singular = False
         self.generator = densities.generator("modes")
         self.draws = draws.flatten(1).double()
-        self.centre = self.draws.median(0).values
-        spread = (self.draws - self.centre).abs().median(0).values
-        spread = torch.where(spread > 0, spread, (self.draws - self.centre).abs().amax(0))
-        self.spread = torch.where(spread > 0, spread, 1.0)
+        self.centre, self.spread = centre_and_spread(self.draws)
 
     def log_p(self, rows: Tensor) -> Tensor:
         r"""log p̃ (n,) of rows (n, size); −∞ where it is no number, or +∞ at a single point."""
@@ -144,7 +201,24 @@ class RealSearch:
                 boxes.append(new)
         return boxes
 
-    def singular(self, boxes: list[Box]) -> bool:
+    def regions(self) -> tuple[list[Region], int]:
+        r"""Boxes as regions, and their number."""
+        boxes, names = self.boxes(), list[str]()
+        for box in boxes:
+            shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
+            more = ", …" if len(box.peak) > 8 else ""
+            names.append(f"a box around ({shown}{more}), found by climbing")
+
+        def sample(box: Box) -> tuple[Tensor, Tensor]:
+            rows, log_q = box.sample(1000, self.generator)
+            return rows, self.log_p(rows) - log_q
+
+        none = [-math.inf] * len(boxes)
+        regions = measured(names, boxes, none, self.draws, sample, "boxes")
+        self.singular = self._is_singular(boxes)
+        return regions, len(regions)
+
+    def _is_singular(self, boxes: list[Box]) -> bool:
         r"""Whether r^d p̃ hardly falls from the samples' spread to a millionth of it, at a peak."""
         size = len(self.centre)
         rays = torch.randn(32, size, generator=self.generator, device=self.centre.device).double()
