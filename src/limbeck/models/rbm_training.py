@@ -13,8 +13,7 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
-from limbeck.models.kernels.bits import Bits
-from limbeck.models.rbm import RBM, Numbers, RBMPath, base_biases, binary_rows, softplus
+from limbeck.models.rbm import RBM, Bits, Numbers, RBMPath, base_biases, binary_rows, softplus
 from limbeck.models.rbm_sums import exact_rbm_log_z
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device

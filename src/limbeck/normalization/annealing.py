@@ -18,9 +18,8 @@ from limbeck.models.energy import Energy, EnergyPath, Path
 from limbeck.models.rbm import RBM, base_biases
 from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
+from limbeck.normalization.densities import EVENTS, Densities, function_values, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
-from limbeck.normalization.invariance import function_values
 from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events

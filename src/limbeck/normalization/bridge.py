@@ -12,9 +12,14 @@ from torch import Tensor
 
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
-from limbeck.normalization.densities import Densities, tail_doubts
+from limbeck.normalization.densities import (
+    MAX_DRAWS,
+    Densities,
+    function_name,
+    function_values,
+    tail_doubts,
+)
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
-from limbeck.normalization.invariance import LIMIT, MAX_DRAWS, function_name, function_values
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
 from limbeck.samplers.diagnostics import MIN_CHAINS, SIGNIFICANT, difference, effective_size
@@ -22,6 +27,7 @@ from limbeck.verdict import Verdict
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
+LIMIT = 5.0  # a z-score that chance gives in 1 of 10⁴ checks, of a hundred test functions each
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain
 Starts = tuple[str | Tensor, ...]
 DEPENDENCES = {"drift_z": "drift at the end of their burn-in", "memory_z": "depend on their start"}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from limbeck.normalization.densities import Densities, centre_and_spread
+from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows
 from limbeck.samplers.chains import start_events
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
@@ -101,11 +101,6 @@ def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
     w = (log_weights - scale).exp()
     mean = float(w.mean()) + math.exp(exact - scale)
     return scale + math.log(mean), float(w.std()) / math.sqrt(len(w)) / mean
-
-
-def chosen_rows(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    r"""Rows at random, some perhaps more than once."""
-    return x[torch.randint(len(x), (n,), generator=generator, device=x.device)]
 
 
 class RealSearch:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from limbeck.models.kernels.bits import BitProducts, halves
+from limbeck.models.rbm import BitProducts, halves
 
 
 def test_halves_add_up_and_each_fits_into_eleven_bits():
