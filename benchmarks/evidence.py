@@ -70,15 +70,19 @@ def repeat(problem: Problem, number: int) -> dict[str, Any]:
     draws = problem.sample(DRAWS, torch.Generator().manual_seed(1000 + number))
     layout = "draws" if isinstance(draws, dict) else "auto"
     began = time.process_time()
-    e = lb.log_evidence(
-        problem.log_density, draws, support=problem.support, layout=layout, progress=False
-    )
+    about = {"posterior": problem.name, "repeat": number}
+    try:
+        e = lb.log_evidence(
+            problem.log_density, draws, support=problem.support, layout=layout, progress=False
+        )
+    except lb.LimbeckError as error:
+        return about | {"state": "refused", "reasons": [str(error)]}
     seconds = time.process_time() - began
     low, high = e.interval()
     others = rivals(problem, draws, number)
-    return {
-        "posterior": problem.name, "repeat": number, "error": round(e.value - problem.log_z, 6),
-        "std_error": round(e.std_error, 6), "covers": low <= problem.log_z <= high,
+    return about | {
+        "error": round(e.value - problem.log_z, 6), "std_error": round(e.std_error, 6),
+        "covers": low <= problem.log_z <= high,
         "state": e.verdict.state, "student": e.diagnostics["student"], "seconds": round(seconds, 2),
         "reasons": list(e.verdict.reasons),
         "rivals": {name: round(value - problem.log_z, 6) for name, value in others.items()},
@@ -86,14 +90,17 @@ def repeat(problem: Problem, number: int) -> dict[str, Any]:
 
 
 def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    refused = [run["reasons"][0] for run in runs if run["state"] == "refused"]
+    runs = [run for run in runs if run["state"] != "refused"]
     trusted = [run for run in runs if run["state"] == "trustworthy"]
 
     def rms(errors: list[float]) -> float:
         return math.sqrt(sum(error**2 for error in errors) / len(errors))
 
     return {
-        "posterior": name, "repeats": len(runs), "covered": sum(run["covers"] for run in runs),
-        "trusted": len(trusted), "trusted_covered": sum(run["covers"] for run in trusted),
+        "posterior": name, "repeats": len(runs), "refused": refused,
+        "covered": sum(run["covers"] for run in runs), "trusted": len(trusted),
+        "trusted_covered": sum(run["covers"] for run in trusted),
         "mean_std_error": sum(run["std_error"] for run in runs) / len(runs),
         "largest_std_error": max(run["std_error"] for run in runs),
         "largest_z_trusted": max((abs(r["error"]) / r["std_error"] for r in trusted), default=None),

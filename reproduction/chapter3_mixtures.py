@@ -13,14 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch
+from limbeck.arrays import Batch, strip_prefix
 from limbeck.condensation.stepwise_em import StepwiseEM
 from limbeck.inputs.base import Inputs
 from limbeck.losses import kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.progress import tracked
 from limbeck.samplers.slice import Slice
-from limbeck.storage.files import strip_prefix
 from limbeck.training.distill import distill
 
 __all__ = [

@@ -53,6 +53,7 @@ class ZeroInflated(
 ):
     r"""Zero with probability `zero`, and otherwise counts or numbers of another distribution.
 
+    >>> from limbeck.distributions import Poisson
     >>> ZeroInflated(torch.tensor(0.5), Poisson(rate=torch.tensor(2.0))).mean
     tensor(1.)
     """
@@ -92,6 +93,7 @@ class Censored(
 
     At `low` and at `high` the probability of all values beyond counts; −∞ and ∞ are no limits.
 
+    >>> from limbeck.distributions import Normal
     >>> tobit = Censored(Normal(torch.tensor(0.0), torch.tensor(1.0)), 0.0, math.inf)
     >>> tobit.log_prob(torch.tensor(0.0)).exp()
     tensor(0.5000)
