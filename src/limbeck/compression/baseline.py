@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.arrays import X, join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.rows import RowFormat, TableFormat
-from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs, tree_encoder
+from limbeck.compression.students import Fitted, predictions, student_inputs, tree_encoder
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
@@ -61,10 +61,9 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
     nothing: dict[str, Any] = dict.fromkeys(names)
     recipe = replace(recipe, inputs="data", training=replace(recipe.training, **nothing))
-    student, origin = trainer.make_student(labelled, recipe)
+    student = trainer.make_student(labelled, recipe)
     if isinstance(student, Fitted):
-        student = _best_size(labelled, student, origin)
-        return trainer.fit_trees(labelled, student, recipe, origin), labelled
+        return trainer.fit_trees(labelled, _best_size(labelled, student), recipe), labelled
     return _best_network(labelled, recipe), labelled
 
 
@@ -112,7 +111,7 @@ def _network(
 ) -> Result:
     r"""A network at its lowest held-out loss, or after a given number of steps."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
-    student, _ = trainer.make_student(problem, recipe)
+    student = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
     x, (shift, scale) = student_inputs(student, problem.x), problem.unit(student)
     if isinstance(student, Preprocessed) and isinstance(student.network, MLP):
@@ -144,18 +143,18 @@ def _network(
     return result
 
 
-def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitted:
+def _best_size(problem: Problem, student: Fitted) -> Fitted:
     r"""Trees of the size, up to the student's, that has the least square error on rows held out."""
     targets, task = problem.targets, problem.teacher.task
     sizes = _smaller(student, len(targets))
     if len(sizes) < 2 or len(targets) < 2 * FOLDS:
         return student
     encoder = tree_encoder(problem.format, student.kind, problem.x, targets, task)
-    inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
+    errors = np.zeros(len(sizes))
     weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
-        x, other = take(inputs, learn), take(inputs, fold)
+        x, other = take(problem.x, learn), take(problem.x, fold)
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
             error = (predictions(model, other, task) - targets[fold]) ** 2
