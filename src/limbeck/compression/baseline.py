@@ -221,12 +221,8 @@ def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | Non
     held_out[_folds(labelled, seed)[0]] = True
     # fewer trees take larger steps; of two rates the one with the lower held-out loss is taken
     rates = [min(0.5, max(0.05, total / rounds)) for total in (6, 20)]
-    options: dict[str, Any] = {
-        "seed": seed,
-        "categorical": categorical,
-        "rounds": rounds,
-        "leaves": leaves,
-    }
+    options: dict[str, Any] = {"seed": seed, "categorical": categorical}
+    options |= {"rounds": rounds, "leaves": leaves}
     fits = []
     for labels in y.T:
         codes = None if task == "regression" else labels.astype(int)
@@ -253,13 +249,12 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
         assert isinstance(x, Tensor)
         return x.flatten(1).double().numpy(), []
     columns = format.table.varying
-    parts = {c.key: x[c.key].double().numpy() for c in columns}
-    for c in columns:
+    parts = [x[c.key].double().numpy() for c in columns]
+    for k, c in enumerate(columns):
         if isinstance(c, Number) and c.mask is not None:
-            parts[c.key] = np.where(x[c.mask].numpy(), math.nan, parts[c.key])
-    return np.column_stack(list(parts.values())), [
-        place for place, c in enumerate(columns) if isinstance(c, Category)
-    ]
+            parts[k][x[c.mask].numpy()] = math.nan
+    categorical = [k for k, c in enumerate(columns) if isinstance(c, Category)]
+    return np.column_stack(parts), categorical
 
 
 def _library() -> str:
@@ -271,10 +266,8 @@ def _boost(
     rounds: int, leaves: int, rate: float, seed: int, categorical: list[int],
 ) -> tuple[Any, int, float]:  # fmt: skip
     r"""A model stopped at its lowest loss on rows held out, its number of rounds, and that loss."""
-    kind, least = (
-        "Regressor" if y.dtype.kind == "f" else "Classifier",
-        min(20, max(1, len(x) // 40)),
-    )
+    kind = "Regressor" if y.dtype.kind == "f" else "Classifier"
+    least = min(20, max(1, len(x) // 40))
     w = np.ones(len(y)) if weight is None else weight
     if _library() == "LightGBM":
         import lightgbm

@@ -60,7 +60,7 @@ class Fidelity(Comparison):
             "agreement" or "teacher_r2"; and those of rare classes that have 30 test rows or more.
         rarest: The class of "average_precision" and "rare_recall", with its number of test rows.
         worst: The class of "worst_recall".
-        unchecked: Classes with too few test rows; None in older reports, without this check.
+        unchecked: Classes with too few test rows.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
         by_class: The recall of each class or label, and the student's KL among its rows.
@@ -80,7 +80,7 @@ class Fidelity(Comparison):
     retention_by: dict[str, Figure] = field(default_factory=dict)
     rarest: ClassCount | None = None
     worst: ClassCount | None = None
-    unchecked: list[ClassCount] | None = None
+    unchecked: list[ClassCount] = field(default_factory=list)
     worse: list[tuple[str, str]] = field(default_factory=list)
     calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
@@ -130,27 +130,19 @@ class Fidelity(Comparison):
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
-        lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
-        saved = {name.replace("kept", "retention"): saved[name] for name in saved}
-        saved = {"retention_by": {}, "notes": [], "by_class": {}, **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        values |= vars(Comparison.from_saved(saved))
+        read = Comparison.from_saved
+        values |= vars(read(saved))
         for name in ("rarest", "worst"):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
-        if saved["unchecked"] is not None:
-            values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        main = saved["retention"], saved["retention_error"]
-        shares = comparison.figures(saved["retention_by"] | {"": main})
-        values["retention"], values["retention_error"] = shares.pop("")
-        values["retention_by"] = shares
+        values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
+        shares = values["retention_by"] = comparison.figures(saved["retention_by"])
+        values["retention"], values["retention_error"] = shares[saved["main"]]
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: Cost.from_saved(cost) for model, cost in saved["costs"].items()}
-        values["by_group"] = {
-            column: {group: Comparison.from_saved(part) for group, part in parts.items()}
-            for column, parts in saved["by_group"].items()
-        }
-        classes = saved["by_class"].items()
-        values["by_class"] = {name: Comparison.from_saved(part) for name, part in classes}
+        groups = saved["by_group"].items()
+        values["by_group"] = {c: {g: read(v) for g, v in parts.items()} for c, parts in groups}
+        values["by_class"] = {name: read(part) for name, part in saved["by_class"].items()}
         return cls(**values)
 
     @checked_arguments
