@@ -152,8 +152,7 @@ class Comparison:
 
 def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
     r"""Values with their standard errors, from lists in which None stands for NaN."""
-    numbers = {name: np.array(figure, dtype=float).tolist() for name, figure in saved.items()}
-    return {name: Figure(*pair) for name, pair in numbers.items()}
+    return {n: Figure(*np.array(figure, dtype=float).tolist()) for n, figure in saved.items()}
 
 
 ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure
@@ -172,25 +171,20 @@ def compare(data: Predictions, seed: int = 0, class_rows: ClassRows | None = Non
     if data.task == "regression":
         for model in measures.keys() - {"teacher"}:
             teacher, p = data.by_model["teacher"], data.by_model[model]
-            quantiles = m.difference_quantiles(teacher, p, data.weight)
-            measures[model] = _in_order(measures[model] | quantiles)
+            measures[model] |= m.difference_quantiles(teacher, p, data.weight)
     elif data.y is not None:
         results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
         errors = m.calibration_errors(results, pairs, seed=seed, w=data.weight)
         for model, known in measures.items():
-            measures[model] = _in_order(known | {"ece": errors[model]})
+            known["ece"] = errors[model]
         for other, known in differences.items():
-            differences[other] = _in_order(known | {"ece": errors[f"student - {other}"]})
+            known["ece"] = errors[f"student - {other}"]
     return Comparison(len(data.truth), measures, differences)
 
 
 def _means(arrays: Mapping[str, np.ndarray]) -> dict[str, Figure]:
-    return _in_order({name: mean(array) for name, array in arrays.items()})
-
-
-def _in_order(figures: dict[str, Figure]) -> dict[str, Figure]:
-    return {name: figures[name] for name in MEASURES if name in figures}
+    return {name: mean(array) for name, array in arrays.items()}
 
 
 def by_group(
@@ -236,8 +230,8 @@ def by_class(data: Predictions) -> dict[str, Comparison]:
             hits = m.weighted(part.decisions(p)[:, k].astype(float), part.weight)
             rows[model] = {"recall": hits} if data.y is not None or model != "teacher" else {}
             rows[model] |= {} if model == "teacher" else {"kl": part.rows(model)["kl"]}
-        figures = {model: {n: mean(a) for n, a in known.items()} for model, known in rows.items()}
-        parts[str(name)] = Comparison(len(members), figures)
+        means = {model: _means(known) for model, known in rows.items()}
+        parts[str(name)] = Comparison(len(members), means)
         if data.y is not None:
             gap = mean(rows["student"]["recall"] - rows["teacher"]["recall"])
             parts[str(name)].differences["teacher"] = {"recall": gap}
