@@ -54,9 +54,10 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     targets = mix_labels(np.zeros((len(known), teacher.outputs)), y[known], 1.0, teacher.classes)
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
-        fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+        labels=y[known], loss=trainer.default_loss(teacher.task),
         row_weights=None if weights is None else weights[index][known],
     )  # fmt: skip
+    labelled.targets = targets
     # settings that concern the student's own training
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
     nothing: dict[str, Any] = dict.fromkeys(names)

@@ -69,7 +69,7 @@ class Problem:
     index: Tensor  # their numbers among the user's rows
     loss: Loss  # of students
     query: Query
-    given: Any = None  # the rows to learn from as the user has them; None makes them of x
+    given: Any  # the rows to learn from as the user has them
     # rows, and as many mixed with neighbours unless queries are limited; None for few rows
     held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
@@ -77,7 +77,6 @@ class Problem:
     label_weight: float = 0.0
     row_weights: np.ndarray | None = None  # of all rows of the user, of mean 1
     folds: int | None = None  # for targets out of fold
-    fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
@@ -96,9 +95,8 @@ class Problem:
     def differentiable(self) -> bool:
         r"""Whether the targets are a torch module's alone, which looks up no whole numbers."""
         codes = self.format.whole and getattr(self.teacher, "looks_up", False)
-        unmixed = self.labels is None and self.fixed_targets is None
-        module = self.teacher.module is not None
-        return module and unmixed and isinstance(self.x, Tensor) and not codes
+        pure = self.teacher.module is not None and self.labels is None
+        return pure and isinstance(self.x, Tensor) and not codes
 
     @property
     def form(self) -> str:
@@ -113,14 +111,11 @@ class Problem:
     @cached_property
     def targets(self) -> np.ndarray:
         r"""The targets (n, K) at the rows to learn from."""
-        if self.fixed_targets is not None:
-            return self.fixed_targets
-        given = self.format.decode(self.x) if self.given is None else self.given
         if self.folds is None:
-            targets = self.query.label(self.teacher, given)
+            targets = self.query.label(self.teacher, self.given)
         else:
             options = (self.labels, self.folds, self.seed, self.query.progress)
-            targets = out_of_fold(self.teacher, given, *options)
+            targets = out_of_fold(self.teacher, self.given, *options)
         if self.labels is not None and self.label_weight > 0:
             targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
         return targets
