@@ -138,6 +138,12 @@ def test_exact_columns_come_back_exactly(data):
     assert features.isfinite().all()
 
 
+def test_large_whole_numbers_of_float32_come_back_exactly():
+    df = pd.DataFrame({"x": np.array([1, 2**25 + 4], np.float32)})
+    table = Table(df)
+    pd.testing.assert_frame_equal(table.to_frame(table.encode(df)), df, check_exact=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 12).flatmap(lambda n: reals(n, 64)))
 @example([0.0, 2.596312536836658e-40])
@@ -326,7 +332,7 @@ BAD = {
     r"df\['x'\]: expected .*, got categories of type Interval": {"x": pd.cut([1, 2, 3], 2)},
     r"df\['x'\]: expected .*, got categories of type int, str": {"x": pd.Categorical([1, "a"])},
     r"df\['x'\]: expected .*, got whole numbers of up to .*, like ids": {"x": [2**60, 2**61]},
-    r"df: expected strings.*, got the column name 0\.5": {0.5: [1, 2]},
+    r"df: expected non-empty strings.*, got the column name 0\.5": {0.5: [1, 2]},
     "df: expected strings.*, got the column name ''": {"": [1, 2]},
     "df: expected .*, got the column name '1' twice": {1: [1, 2], "1": [3, 4]},
     "df: expected .*, got a frame of 0 rows and 1 columns": {"x": []},
