@@ -333,7 +333,7 @@ BAD = {
     r"df\['x'\]: expected .*, got categories of type int, str": {"x": pd.Categorical([1, "a"])},
     r"df\['x'\]: expected .*, got whole numbers of up to .*, like ids": {"x": [2**60, 2**61]},
     r"df: expected non-empty strings.*, got the column name 0\.5": {0.5: [1, 2]},
-    "df: expected strings.*, got the column name ''": {"": [1, 2]},
+    "df: expected non-empty strings.*, got the column name ''": {"": [1, 2]},
     "df: expected .*, got the column name '1' twice": {1: [1, 2], "1": [3, 4]},
     "df: expected .*, got a frame of 0 rows and 1 columns": {"x": []},
 }
