@@ -185,19 +185,24 @@ def nearer_student(
     if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
+
+    def compare(problem: Problem, recipe: Recipe) -> None:
+        nonlocal best
+        others.append(other := attempt(problem, recipe))
+        # clearly nearer, and not at mixtures alone, which may be unlike rows
+        at_rows = other.at_rows.divergence <= best.at_rows.divergence
+        best = other if at_rows and other.divergence < MIN_GAIN * best.divergence else best
+
     if forests:
         pool = min(recipe.pool, 2 * rows(plain.x))
         probe = attempt(plain, replace(recipe, student=PROBE, pool=pool))
         if probe.divergence < PROBE_GAIN * best.divergence:
-            others.append(attempt(plain, replace(recipe, student=FOREST)))
-            best = _nearest(best, others[-1])
+            compare(plain, replace(recipe, student=FOREST))
     if forests and best.fidelity < ENOUGH:
-        others.append(attempt(plain, replace(recipe, student=LARGER_FOREST)))
-        best = _nearest(best, others[-1])
+        compare(plain, replace(recipe, student=LARGER_FOREST))
     if best.fidelity < ENOUGH:
         training = in_folder(recipe.training, "larger")
-        others.append(attempt(problem, replace(recipe, student=LARGER, training=training)))
-        best = _nearest(best, others[-1])
+        compare(problem, replace(recipe, student=LARGER, training=training))
     tried = [part.trial() for part in [first, *others]] if others else []
     if best is first:
         return best, tried, None
@@ -209,12 +214,6 @@ def nearer_student(
         f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
         f"student={DEFAULT} takes the net."
     )  # fmt: skip
-
-
-def _nearest(one: Attempt, other: Attempt) -> Attempt:
-    r"""The other if it is clearly nearer, and not at mixtures alone, which may be unlike rows."""
-    at_rows = other.at_rows.divergence <= one.at_rows.divergence
-    return other if at_rows and other.divergence < MIN_GAIN * one.divergence else one
 
 
 def grow_student(
