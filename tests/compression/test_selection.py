@@ -155,7 +155,7 @@ def test_budgets_that_admit_nothing_and_budgets_of_a_given_student_are_refused()
 def test_a_slow_student_is_not_taken(monkeypatch):
     slow = {"8": 10.0, "16": 10.0}
     monkeypatch.setattr(
-        selection, "one_row", lambda problem, student, *_: slow.get(str(_width(student)), 99.0)
+        selection, "one_row", lambda small: slow.get(str(_width(small.student)), 99.0)
     )
     result = lb.compress(
         stairs, X, "auto", task="regression", inputs="data", steps=5, max_latency=50,

@@ -170,17 +170,6 @@ def test_what_could_not_be_computed_does_not_meet_a_requirement():
         assert "unchecked" in required["words"]
 
 
-def test_a_report_of_before_says_that_rare_classes_were_not_checked():
-    teacher, y = rare()
-    saved = fidelity("classification", teacher, teacher, y).to_dict()
-    for name in ("retention_by", "rarest", "worst", "unchecked"):
-        del saved[name]
-    saved |= {"main": "accuracy", "retention": 0.99}
-    said = Fidelity.from_dict(saved).sentence()
-    assert said.startswith("The student keeps 99.0% of the teacher's accuracy (")
-    assert said.endswith("; rare classes were not checked.")
-
-
 def test_the_result_page_and_its_verdict_tell_of_the_lost_class():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 3)).astype("f")

@@ -138,6 +138,12 @@ def test_exact_columns_come_back_exactly(data):
     assert features.isfinite().all()
 
 
+def test_large_whole_numbers_of_float32_come_back_exactly():
+    df = pd.DataFrame({"x": np.array([1, 2**25 + 4], np.float32)})
+    table = Table(df)
+    pd.testing.assert_frame_equal(table.to_frame(table.encode(df)), df, check_exact=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 12).flatmap(lambda n: reals(n, 64)))
 @example([0.0, 2.596312536836658e-40])

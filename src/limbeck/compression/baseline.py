@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.arrays import X, join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.rows import RowFormat, TableFormat
-from limbeck.compression.students import Fitted, narrowed, predictions, student_inputs, tree_encoder
+from limbeck.compression.students import Fitted, predictions, student_inputs, tree_encoder
 from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
@@ -54,17 +54,17 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     targets = mix_labels(np.zeros((len(known), teacher.outputs)), y[known], 1.0, teacher.classes)
     labelled = replace(
         problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
-        fixed_targets=targets, loss=trainer.default_loss(teacher.task),
+        labels=y[known], loss=trainer.default_loss(teacher.task),
         row_weights=None if weights is None else weights[index][known],
     )  # fmt: skip
+    labelled.targets = targets
     # settings that concern the student's own training
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
     nothing: dict[str, Any] = dict.fromkeys(names)
     recipe = replace(recipe, inputs="data", training=replace(recipe.training, **nothing))
-    student, origin = trainer.make_student(labelled, recipe)
+    student = trainer.make_student(labelled, recipe)
     if isinstance(student, Fitted):
-        student = _best_size(labelled, student, origin)
-        return trainer.fit_trees(labelled, student, recipe, origin), labelled
+        return trainer.fit_trees(labelled, _best_size(labelled, student), recipe), labelled
     return _best_network(labelled, recipe), labelled
 
 
@@ -112,7 +112,7 @@ def _network(
 ) -> Result:
     r"""A network at its lowest held-out loss, or after a given number of steps."""
     learn = np.setdiff1d(np.arange(rows(problem.x)), held_out)
-    student, _ = trainer.make_student(problem, recipe)
+    student = trainer.make_student(problem, recipe)
     assert not isinstance(student, Fitted)
     x, (shift, scale) = student_inputs(student, problem.x), problem.unit(student)
     if isinstance(student, Preprocessed) and isinstance(student.network, MLP):
@@ -144,18 +144,18 @@ def _network(
     return result
 
 
-def _best_size(problem: Problem, student: Fitted, origin: Tensor | None) -> Fitted:
+def _best_size(problem: Problem, student: Fitted) -> Fitted:
     r"""Trees of the size, up to the student's, that has the least square error on rows held out."""
     targets, task = problem.targets, problem.teacher.task
     sizes = _smaller(student, len(targets))
     if len(sizes) < 2 or len(targets) < 2 * FOLDS:
         return student
     encoder = tree_encoder(problem.format, student.kind, problem.x, targets, task)
-    inputs, errors = narrowed(problem.x, origin), np.zeros(len(sizes))
+    errors = np.zeros(len(sizes))
     weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
-        x, other = take(inputs, learn), take(inputs, fold)
+        x, other = take(problem.x, learn), take(problem.x, fold)
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
             error = (predictions(model, other, task) - targets[fold]) ** 2
@@ -222,12 +222,8 @@ def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | Non
     held_out[_folds(labelled, seed)[0]] = True
     # fewer trees take larger steps; of two rates the one with the lower held-out loss is taken
     rates = [min(0.5, max(0.05, total / rounds)) for total in (6, 20)]
-    options: dict[str, Any] = {
-        "seed": seed,
-        "categorical": categorical,
-        "rounds": rounds,
-        "leaves": leaves,
-    }
+    options: dict[str, Any] = {"seed": seed, "categorical": categorical}
+    options |= {"rounds": rounds, "leaves": leaves}
     fits = []
     for labels in y.T:
         codes = None if task == "regression" else labels.astype(int)
@@ -254,13 +250,12 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
         assert isinstance(x, Tensor)
         return x.flatten(1).double().numpy(), []
     columns = format.table.varying
-    parts = {c.key: x[c.key].double().numpy() for c in columns}
-    for c in columns:
+    parts = [x[c.key].double().numpy() for c in columns]
+    for k, c in enumerate(columns):
         if isinstance(c, Number) and c.mask is not None:
-            parts[c.key] = np.where(x[c.mask].numpy(), math.nan, parts[c.key])
-    return np.column_stack(list(parts.values())), [
-        place for place, c in enumerate(columns) if isinstance(c, Category)
-    ]
+            parts[k][x[c.mask].numpy()] = math.nan
+    categorical = [k for k, c in enumerate(columns) if isinstance(c, Category)]
+    return np.column_stack(parts), categorical
 
 
 def _library() -> str:
@@ -272,10 +267,8 @@ def _boost(
     rounds: int, leaves: int, rate: float, seed: int, categorical: list[int],
 ) -> tuple[Any, int, float]:  # fmt: skip
     r"""A model stopped at its lowest loss on rows held out, its number of rounds, and that loss."""
-    kind, least = (
-        "Regressor" if y.dtype.kind == "f" else "Classifier",
-        min(20, max(1, len(x) // 40)),
-    )
+    kind = "Regressor" if y.dtype.kind == "f" else "Classifier"
+    least = min(20, max(1, len(x) // 40))
     w = np.ones(len(y)) if weight is None else weight
     if _library() == "LightGBM":
         import lightgbm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import ArrayFormat, Rows, read_rows
-from limbeck.compression.selection import DEFAULT, Budget, Trials
+from limbeck.compression.selection import DEFAULT, Attempt, Trials
 from limbeck.compression.students import FITTED, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take, train
 from limbeck.errors import ArgumentError, shown, user_stacklevel
@@ -150,9 +150,10 @@ def compress(
     defaults: dict[str, Any] = {"seed": seed, "progress": progress}
     training = Training.from_options(options, decided, compress, **defaults)
     data = read_rows(X, table)
-    labels = data.labels if labels is None else labels
+    labels, n = data.labels if labels is None else labels, rows(data.x)
+    array = None if labels is None else as_labels(labels, n)
     _check_columns(teacher, data.given)
-    examples = select(as_rows(data.given), np.arange(min(100, rows(data.x))))
+    examples = select(as_rows(data.given), np.arange(min(100, n)))
     query = Query(
         as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
         max_queries=max_queries, queries_per_second=queries_per_second,
@@ -170,20 +171,23 @@ def compress(
         data.format.knots = model.module is None
     if isinstance(student, nn.Module):
         _refuse_own_teacher(student, teacher)
-    row_weights = as_weights(sample_weight, rows(data.x))
-    leak = None if labels is None else _label_column(data.given, as_labels(labels, rows(data.x)))
+    row_weights, leak = as_weights(sample_weight, n), None
+    if array is not None:
+        mix_labels(np.zeros((n, model.outputs)), array, 1.0, model.classes)  # refuses unusable ones
+        leak = _label_column(data.given, array)
+    elif teacher_folds is not None:
+        raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
     if leak is not None:
         warnings.warn(leak, stacklevel=user_stacklevel())
+    compared = is_auto(student) or (is_auto(inputs) and not query.limited)
 
     def make_problem(weights: np.ndarray | None) -> Problem:
-        compared = is_auto(student) or (is_auto(inputs) and not query.limited)
         fraction = held_out_fraction if compared else 0.0
         problem = _split(data, model, query, fraction, training.seed, weights)
         problem.folds = teacher_folds
-        _add_labels(problem, labels, label_weight, rows(data.x))
-        if isinstance(loss, Loss):
-            problem.loss = loss
-        elif not is_auto(loss):
+        if array is not None and (label_weight > 0 or teacher_folds is not None):
+            problem.labels, problem.label_weight = array[problem.index.numpy()], label_weight
+        if not is_auto(loss):
             problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
         # inputs of the user's own source never come again
         problem.caches = (cache is not None or query.limited) and isinstance(inputs, str)
@@ -195,21 +199,20 @@ def compress(
         labelled = _label_rows(model, query, data, row_weights, training.seed)
         if labelled is not row_weights:
             row_weights, problem = labelled, make_problem(labelled)
-    n = rows(problem.x)
+    size = rows(problem.x)
     if pool is None:
         generated = isinstance(inputs, str) and inputs not in ("auto", "data")
-        pool = max(n, min(MAX_POOL, max(MIN_POOL, 10 * n)), 2 * n if generated else 0)
+        pool = max(size, min(MAX_POOL, max(MIN_POOL, 10 * size)), 2 * size if generated else 0)
     if (left := query.queries_left) is not None:
-        pool = min(pool, n + left)
+        pool = min(pool, size + left)
     # a module is trained in place at last; what is tried before are copies of it as it is now
     try:
         recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     except TypeError as error:  # a generator, a lock
         raise ArgumentError("student", shown(student), f"one that is copied ({error})") from None
-    search = partial(
-        _search, student=student, data=data if table is None else None,
-        budget=Budget(keep, max_bytes, max_latency), default=default and steps is None,
-    )  # fmt: skip
+    grow = partial(selection.grow_student, keep=keep, max_bytes=max_bytes, max_latency=max_latency)
+    given, default = data if table is None else None, default and steps is None
+    search = partial(_search, student=student, data=given, grow=grow, default=default)
     try:
         choices = search(problem, recipe)
     except TeacherError:
@@ -220,7 +223,7 @@ def compress(
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     result, problem, recipe, tried, note = choices
-    texts = [note, leak, _query_note(problem, rows(data.x)), *_value_notes(problem, result)]
+    texts = [note, leak, _query_note(problem, n), *_value_notes(problem, result)]
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
@@ -283,8 +286,8 @@ def _value_notes(problem: Problem, result: Result) -> list[str]:
 
 
 def _search(
-    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None, budget: Budget,
-    default: bool,
+    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None,
+    grow: Callable[[Problem, Recipe], tuple[Attempt, Trials]], default: bool,
 ) -> tuple[Result, Problem, Recipe, Trials, str | None]:  # fmt: skip
     r"""The trained student after the choices that are left to limbeck, and these choices.
 
@@ -306,7 +309,7 @@ def _search(
         problem, more, note = selection.best_columns(problem, recipe, data)
         tried += more
     if is_auto(student):
-        best, sizes_tried = selection.grow_student(problem, recipe, budget)
+        best, sizes_tried = grow(problem, recipe)
         result, recipe = best.result, best.recipe
         tried += sizes_tried
     else:
@@ -379,34 +382,19 @@ def _split(
     n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
     every = torch.arange(n) if weights is None else torch.as_tensor(np.flatnonzero(weights))
     size = min(trainer.MAX_HELD_OUT, round(fraction * len(every)))
-    shared: dict[str, Any] = {"seed": seed, "row_weights": weights}
-    if size < trainer.MIN_HELD_OUT:
-        x, rest = data.x, data.given
-        if len(every) < n:
-            x, rest = take(x, every), select(given, every.numpy())
-        return Problem(teacher, data.format, x, every, loss, query, rest, **shared)
+    size = size if size >= trainer.MIN_HELD_OUT else 0
     order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
     learn, other = order[size:].sort().values, order[:size].sort().values
-    held_out = take(data.x, other)
-    if not query.limited:
-        held_out = join([held_out, fresh("munge", data.format, held_out, size, seed)])
-    return Problem(
+    problem = Problem(
         teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
-        held_out, select(given, other.numpy()), **shared,
+        row_weights=weights, seed=seed,
     )  # fmt: skip
-
-
-def _add_labels(problem: Problem, labels: object, weight: float, n: int) -> None:
-    r"""Let targets be mixed with labels, or made by folds that need them."""
-    if labels is None:
-        if problem.folds is not None:
-            raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
-        return
-    array = as_labels(labels, n)
-    # unusable labels are refused before the teacher is queried
-    mix_labels(np.zeros((n, problem.teacher.outputs)), array, 1.0, problem.teacher.classes)
-    if weight > 0 or problem.folds is not None:
-        problem.labels, problem.label_weight = array[problem.index.numpy()], weight
+    if size:
+        problem.held_out, problem.held_out_given = take(data.x, other), select(given, other.numpy())
+        if not query.limited:
+            mixed = fresh("munge", data.format, problem.held_out, size, seed)
+            problem.held_out = join([problem.held_out, mixed])
+    return problem
 
 
 def _refuse_derivatives(problem: Problem) -> None:

@@ -177,18 +177,16 @@ class Compressed(Result):
                 on_labels["trees"] = trees(self.row_format.encode(X))
                 on_labels["trees_cost"] = Cost(bytes=trees.bytes, files="nodes, 16 bytes each")
                 names["trees"] = f"{trees.library} on labels"
-        calls: dict[str, Callable[[Any], np.ndarray]]
-        query, calls = self.problem.query, {"teacher": teacher, "student": self._predictions}
-        if query.limited or query.queries_per_second is not None:
-            del calls["teacher"]  # timing repeats queries
+        query, calls = self.problem.query, {"student": self._predictions}
+        if not query.limited and query.queries_per_second is None:  # timing repeats queries
+            calls = {"teacher": teacher, **calls}
         targets = query.unlimited().label(teacher, given)
-        timed: dict[str, dict[int, float]] = {"teacher": {}, "student": {}}
-        timed |= latencies(calls, given) if time else {}
+        timed = latencies(calls, given) if time else {}
         return fidelity(
             self.task, targets, self._predictions(X), y,
             classes=self.classes, groups=columns, names=names,
-            teacher_cost=teacher_cost(teacher, timed["teacher"]),
-            student_cost=self.cost(timed["student"]), notes=self.notes, **on_labels,
+            teacher_cost=teacher_cost(teacher, timed.get("teacher")),
+            student_cost=self.cost(timed.get("student")), notes=self.notes, **on_labels,
             sample_weight=sample_weight,
         )  # fmt: skip
 

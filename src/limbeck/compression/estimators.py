@@ -89,8 +89,14 @@ class Scored:
         sample_weight: arg.UserObject[ArrayLike | None] = None,
     ) -> float:
         r"""The accuracy or R²; without labels, in relation to the teacher's predictions."""
+        if y is None:
+            check_is_fitted(self)
+            if self.result_.problem is None:
+                expected = "labels: pickled and saved estimators have no teacher to compare with"
+                raise ArgumentError("y", None, expected)
+            y = self.result_.problem.teacher.predict(self._rows(X))
         with as_argument_error("sample_weight"):
-            return float(super().score(X, self._targets(X, y), sample_weight))  # type: ignore[misc]
+            return float(super().score(X, y, sample_weight))  # type: ignore[misc]
 
     def __sklearn_tags__(self: Any) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -331,16 +337,6 @@ class Distilled(BaseEstimator):
         if model.task == "regression":
             raise ArgumentError("teacher", f"{model.name}, which gives values", "a classifier")
         return model
-
-    def _targets(self, X: object, y: ArrayLike | None) -> ArrayLike:
-        r"""The labels that predictions are compared with; the teacher's predictions for None."""
-        if y is not None:
-            return y
-        check_is_fitted(self)
-        if self.result_.problem is None:
-            expected = "labels: pickled and saved estimators have no teacher to compare with"
-            raise ArgumentError("y", None, expected)
-        return self.result_.problem.teacher.predict(self._rows(X))
 
     def _arguments(self, n: int) -> dict[str, Any]:
         r"""Arguments of `compress`; a fit to few rows is quick, without choices by trial."""

@@ -49,16 +49,15 @@ class NumpyFastPath:
             self.features = _encoded_rows(encoder, table.few_rows, numbers, codes)
         elif columns:
             self.features = _encoded_rows(encoder, self._matrices, [*map(str, range(columns))], [])
-        known = _trees(trees) if type(trees) is Trees else _net(student)
+        raw = _trees(trees) if type(trees) is Trees else _net(student)
         if (encoder is not None and not columns) != isinstance(row_format, TableFormat) or (
             task == "classification" and self.form not in ("logits", "probabilities")
         ):
-            known = None
-        self.raw: Function
-        self.max_rows, self.raw = known or (0, np.copy)
+            raw = None
+        self.raw = raw
         origin = getattr(student, "origin", None)
         self.origin = None if origin is None else origin.cpu().numpy()
-        modules = [] if known is None else list(student.modules())
+        modules = [] if raw is None else list(student.modules())
         # what must be where it was: tensors with their addresses, and modules, with their owners
         owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
         self.parts: list[tuple[dict[str, Any], str, Any, int | None]] = [
@@ -77,10 +76,10 @@ class NumpyFastPath:
 
     def __call__(self, X: object) -> np.ndarray | None:
         r"""The student's outputs at rows; None where torch has to compute them."""
-        if any(self.hooks) or not self.max_rows or self.features is None:
+        if any(self.hooks) or self.raw is None or self.features is None:
             return None
         with np.errstate(all="ignore"):  # as torch does
-            if (x := self.features(X)) is None or len(x) > self.max_rows:
+            if (x := self.features(X)) is None or len(x) > ROWS:
                 return None
             y = self.raw(x).astype(np.float64)
             if self.task == "classification":
@@ -100,7 +99,7 @@ class NumpyFastPath:
             type(X) is not np.ndarray
             or X.dtype not in TYPES
             or X.shape[1:] != self.row_format.shape  # type: ignore[union-attr]
-            or not 0 < len(X) <= self.max_rows
+            or not 0 < len(X) <= ROWS
             or not np.abs(X).max() <= LARGEST
         ):
             return None
@@ -108,8 +107,7 @@ class NumpyFastPath:
         return x.astype(np.float32).reshape(len(x), -1)
 
     def _matrices(self, X: Any) -> Matrices | None:
-        x = self._rows(X)
-        return None if x is None else Matrices(x, x[:, :0], x[:, :0])
+        return None if (x := self._rows(X)) is None else Matrices(x, x[:, :0], x[:, :0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NumpyFastPath, (self.student, self.row_format, self.task, self.form)
@@ -153,8 +151,8 @@ def _encoded_rows(
     return features
 
 
-def _net(student: nn.Module) -> tuple[int, Function] | None:
-    r"""Rows that a net with its scaling takes at most, and its function from (n, D) to (n, K)."""
+def _net(student: nn.Module) -> Function | None:
+    r"""The function of a net with its scaling, from (n, D) to (n, K)."""
     net: Any = student
     ends: list[Any] = [None] * 4
     if type(student) is Preprocessed:
@@ -185,11 +183,11 @@ def _net(student: nn.Module) -> tuple[int, Function] | None:
             x = activation(x)
         return x if out_shift is None else x * out_scale + out_shift
 
-    return ROWS, raw
+    return raw
 
 
-def _trees(student: Trees) -> tuple[int, Function] | None:
-    r"""Rows that trees take at most, and their function from (n, D) to (n, K)."""
+def _trees(student: Trees) -> Function | None:
+    r"""The function of trees, from (n, D) to (n, K)."""
     names = ("roots", "feature", "threshold", "left", "value", "base")
     parts = [getattr(student, name).detach() for name in names]
     if not all(t.device.type == "cpu" for t in parts) or not all(map(_plain, parts[4:])):
@@ -208,7 +206,7 @@ def _trees(student: Trees) -> tuple[int, Function] | None:
         p = y.clip(SURE, 1 - SURE)
         return np.log(p) - np.log(1 - p)
 
-    return ROWS, raw
+    return raw
 
 
 def _plain(tensor: Tensor) -> bool:

@@ -99,11 +99,9 @@ def drawn(source: Inputs, count: int, most: int) -> tuple[X, np.ndarray]:
     return join(parts), np.concatenate(weights)
 
 
-def fresh(
-    source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int, progress: bool = False
-) -> X:
+def fresh(source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int) -> X:
     r"""A given number of inputs of a generator, with the types of the rows."""
-    return drawn(prepared(source, layout, x, seed, progress), count, rows(x))[0]
+    return drawn(prepared(source, layout, x, seed), count, rows(x))[0]
 
 
 def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = None) -> list[str]:

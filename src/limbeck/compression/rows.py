@@ -20,6 +20,7 @@ from limbeck.records import read_fields, read_value
 from limbeck.tables.columns import pandas
 from limbeck.tables.reading import place_knots
 from limbeck.tables.table import Table, as_frame
+from limbeck.teachers.keys import to_numpy
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
@@ -195,12 +196,10 @@ def format_from_spec(spec: dict[str, Any]) -> RowFormat:
         _check_dtype("format.dtype", fields["dtype"])
         return ArrayFormat(fields["shape"], fields["dtype"], fields["sparse"])
     choice("format.kind", kind, ("array", "table"))
-    fields = read_fields(spec, {"kind": str, "table": Any, "array": str | bool | None}, "format")
-    array = fields["array"]  # True in results of versions that gave all arrays as float64
-    array = "float64" if array is True else array or None
-    if array is not None:
-        _check_dtype("format.array", array)
-    return TableFormat(Table.from_spec(fields["table"]), array)
+    fields = read_fields(spec, {"kind": str, "table": Any, "array": str | None}, "format")
+    if fields["array"] is not None:
+        _check_dtype("format.array", fields["array"])
+    return TableFormat(Table.from_spec(fields["table"]), fields["array"])
 
 
 def _check_dtype(where: str, name: str) -> None:
@@ -249,14 +248,10 @@ def _tensor(given: Any, argument: str) -> Tensor:
 def _has_gaps(given: object) -> bool:
     if not isinstance(given, list | np.ndarray | Tensor):
         return False
-    array: Any = given if isinstance(given, Tensor) else np.asarray(given)
-    floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
-    return array.ndim == 2 and floating and bool((array != array).any())
+    array = np.asarray(to_numpy(given))
+    return array.ndim == 2 and array.dtype.kind == "f" and bool((array != array).any())
 
 
 def _as_frame(given: object) -> Any:
-    if isinstance(given, Tensor):
-        given = given.detach().cpu()
-        given = given.double() if given.dtype == torch.bfloat16 else given
-    array = np.asarray(given)
+    array = np.asarray(to_numpy(given))
     return pandas().DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
-from limbeck.compression.fast_path import NumpyFastPath
+from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
 from limbeck.compression.generators import fresh
@@ -42,14 +42,6 @@ MIN_POOL, PILOT_STEPS = 10_000, 400  # inputs and steps of the short runs
 MOST_RATIO, LEAST_GAIN = 0.75, 0.005
 MAX_ROWS = 2000  # of the training, that a student is compared on where none were held out
 Trials = list[dict[str, Any]]  # candidates, with their measures on held-out rows
-
-
-class Budget(NamedTuple):
-    r"""What student="auto" looks for; see `compress`."""
-
-    keep: float
-    max_bytes: int | None
-    max_latency: float | None
 
 
 class Scores(NamedTuple):
@@ -193,19 +185,24 @@ def nearer_student(
     if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
     others, forests = list[Attempt](), _forests(plain)
+
+    def compare(problem: Problem, recipe: Recipe) -> None:
+        nonlocal best
+        others.append(other := attempt(problem, recipe))
+        # clearly nearer, and not at mixtures alone, which may be unlike rows
+        at_rows = other.at_rows.divergence <= best.at_rows.divergence
+        best = other if at_rows and other.divergence < MIN_GAIN * best.divergence else best
+
     if forests:
         pool = min(recipe.pool, 2 * rows(plain.x))
         probe = attempt(plain, replace(recipe, student=PROBE, pool=pool))
         if probe.divergence < PROBE_GAIN * best.divergence:
-            others.append(attempt(plain, replace(recipe, student=FOREST)))
-            best = _nearest(best, others[-1])
+            compare(plain, replace(recipe, student=FOREST))
     if forests and best.fidelity < ENOUGH:
-        others.append(attempt(plain, replace(recipe, student=LARGER_FOREST)))
-        best = _nearest(best, others[-1])
+        compare(plain, replace(recipe, student=LARGER_FOREST))
     if best.fidelity < ENOUGH:
         training = in_folder(recipe.training, "larger")
-        others.append(attempt(problem, replace(recipe, student=LARGER, training=training)))
-        best = _nearest(best, others[-1])
+        compare(problem, replace(recipe, student=LARGER, training=training))
     tried = [part.trial() for part in [first, *others]] if others else []
     if best is first:
         return best, tried, None
@@ -219,15 +216,11 @@ def nearer_student(
     )  # fmt: skip
 
 
-def _nearest(one: Attempt, other: Attempt) -> Attempt:
-    r"""The other if it is clearly nearer, and not at mixtures alone, which may be unlike rows."""
-    at_rows = other.at_rows.divergence <= one.at_rows.divergence
-    return other if at_rows and other.divergence < MIN_GAIN * one.divergence else one
-
-
-def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Attempt, Trials]:
-    r"""The smallest net or forest within the budget that retains enough; else the nearest."""
-    keep, max_bytes, max_latency = budget
+def grow_student(
+    problem: Problem, recipe: Recipe, *, keep: float, max_bytes: int | None,
+    max_latency: float | None,
+) -> tuple[Attempt, Trials]:  # fmt: skip
+    r"""The smallest net or forest within limits that retains enough; else the nearest."""
     if problem.held_out is None:
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
         expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
@@ -257,7 +250,7 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
             ended.add(kind)
         latest[kind] = candidate.divergence
         if max_latency is not None:
-            entry["latency"] = one_row(problem, result.student, result)
+            entry["latency"] = one_row(Compressed.of(result, problem, own))
             if entry["latency"] > max_latency:
                 ended.add(kind)
                 continue
@@ -277,17 +270,11 @@ def grow_student(problem: Problem, recipe: Recipe, budget: Budget) -> tuple[Atte
     return nearest, tried
 
 
-def one_row(problem: Problem, student: nn.Module, result: Result) -> float:
-    r"""Microseconds of one row in `Compressed.predict`: in NumPy, or else in torch."""
-    form, task = result.settings.get("student_output"), problem.teacher.task
-    fast = NumpyFastPath(student, problem.format, task, form)
-
-    def call(X: object) -> np.ndarray:
-        y = fast(X)
-        return predictions(student, problem.format.encode(X), task, form) if y is None else y
-
-    given = problem.held_out_given
-    return 1e6 * latencies({"student": call}, given, (1,), seconds=0.05)["student"][1]
+def one_row(small: Compressed) -> float:
+    r"""Microseconds of one row in `Compressed.predict`."""
+    assert small.problem is not None
+    calls, given = {"student": small._predictions}, small.problem.held_out_given
+    return 1e6 * latencies(calls, given, (1,), seconds=0.05)["student"][1]
 
 
 def in_folder(training: Training, name: str) -> Training:

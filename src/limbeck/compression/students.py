@@ -2,7 +2,7 @@ r"""Students by name or size, networks to train and trees to fit; and their pred
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -57,12 +57,13 @@ class Fitted:
     seed: int = 0
     estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
     options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
+    origin: Tensor | None = None  # subtracted from inputs in float64
 
     def fit(
         self, x: X, targets: np.ndarray, weight: np.ndarray | None = None
     ) -> Trees | Preprocessed:
         r"""Trees on raw inputs, fitted to targets (n, K), perhaps with weights (n,) of rows."""
-        table = encoded(x, self.encoder)
+        table = encoded(narrowed(x, self.origin), self.encoder)
         if self.estimator is not None:
             columns = table.flatten(1).cpu().numpy()
             trees = self._fit_estimator(columns, targets.astype(np.float64), weight)
@@ -70,7 +71,8 @@ class Fitted:
             options = {"task": self.task, "seed": self.seed, **self.options}
             options |= {} if weight is None else {"sample_weight": weight}
             trees = FITTED[self.kind](table, targets, **options)
-        return trees if self.encoder is None else Preprocessed(trees, encoder=self.encoder)
+        bare = self.encoder is None and self.origin is None
+        return trees if bare else Preprocessed(trees, encoder=self.encoder, origin=self.origin)
 
     def _fit_estimator(self, x: np.ndarray, y: np.ndarray, rows: np.ndarray | None) -> Trees:
         r"""A clone of the scikit-learn estimator, fitted to soft targets (n, K)."""
@@ -99,7 +101,7 @@ class Fitted:
         return Trees(**{**read(model), "kind": kinds.get(self.task, "values")})
 
 
-def encoded(x: X, encoder: nn.Module | None) -> Tensor:
+def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:
     r"""The rows as a matrix; without an encoder, the tensor that they are."""
     if encoder is None:
         assert isinstance(x, Tensor)

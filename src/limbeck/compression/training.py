@@ -69,7 +69,7 @@ class Problem:
     index: Tensor  # their numbers among the user's rows
     loss: Loss  # of students
     query: Query
-    given: Any = None  # the rows to learn from as the user has them; None makes them of x
+    given: Any  # the rows to learn from as the user has them
     # rows, and as many mixed with neighbours unless queries are limited; None for few rows
     held_out: X | None = None
     held_out_given: Any = None  # the rows held out as the user has them
@@ -77,7 +77,6 @@ class Problem:
     label_weight: float = 0.0
     row_weights: np.ndarray | None = None  # of all rows of the user, of mean 1
     folds: int | None = None  # for targets out of fold
-    fixed_targets: np.ndarray | None = None  # in place of the teacher's
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
@@ -96,9 +95,8 @@ class Problem:
     def differentiable(self) -> bool:
         r"""Whether the targets are a torch module's alone, which looks up no whole numbers."""
         codes = self.format.whole and getattr(self.teacher, "looks_up", False)
-        unmixed = self.labels is None and self.fixed_targets is None
-        module = self.teacher.module is not None
-        return module and unmixed and isinstance(self.x, Tensor) and not codes
+        pure = self.teacher.module is not None and self.labels is None
+        return pure and isinstance(self.x, Tensor) and not codes
 
     @property
     def form(self) -> str:
@@ -110,21 +108,14 @@ class Problem:
         r"""Of students' inputs, untrained: each student gets a copy."""
         return self.format.encoder(data=self.x)
 
-    def label(self, X: object) -> np.ndarray:
-        r"""The teacher's targets (n, K) at rows."""
-        return self.query.label(self.teacher, X)
-
     @cached_property
     def targets(self) -> np.ndarray:
         r"""The targets (n, K) at the rows to learn from."""
-        if self.fixed_targets is not None:
-            return self.fixed_targets
-        given = self.format.decode(self.x) if self.given is None else self.given
         if self.folds is None:
-            targets = self.label(given)
+            targets = self.query.label(self.teacher, self.given)
         else:
             options = (self.labels, self.folds, self.seed, self.query.progress)
-            targets = out_of_fold(self.teacher, given, *options)
+            targets = out_of_fold(self.teacher, self.given, *options)
         if self.labels is not None and self.label_weight > 0:
             targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
         return targets
@@ -133,11 +124,10 @@ class Problem:
     def held_out_targets(self) -> np.ndarray:
         r"""The teacher's targets at the inputs held out."""
         assert self.held_out is not None
-        targets, n = self.label(self.held_out_given), self.held_out_count
-        if rows(self.held_out) == n:
-            return targets
-        mixed = part_of(self.held_out, n, rows(self.held_out) - n)
-        return np.concatenate([targets, self.label(self.format.decode(mixed))])
+        n, parts = self.held_out_count, [self.held_out_given]
+        if rows(self.held_out) > n:  # mixtures of them
+            parts.append(self.format.decode(part_of(self.held_out, n, rows(self.held_out))))
+        return np.concatenate([self.query.label(self.teacher, part) for part in parts])
 
     @property
     def held_out_count(self) -> int:
@@ -219,9 +209,9 @@ class Recipe:
 
 def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     r"""A student of the problem, or a torch `module` trained in place, in the teacher's units."""
-    student, origin = make_student(problem, recipe, module)
+    student = make_student(problem, recipe, module)
     if isinstance(student, Fitted):
-        return fit_trees(problem, student, recipe, origin)
+        return fit_trees(problem, student, recipe)
     shift, scale = problem.unit(student)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
@@ -288,14 +278,12 @@ def with_fixed_features(student: Preprocessed, x: X) -> tuple[nn.Module, X]:
     table = encoder if isinstance(encoder, TableEncoder) and encoder.embedded else None
     keys = [] if table is None else table.embedded
 
-    @torch.no_grad()
     def fixed(part: X) -> Tensor:
         if table is None:
             return student.features(part)
         return torch.cat([torch.empty(rows(part), 0), *table.fixed_parts(part)], 1)
 
-    blocks = (part_of(x, at, 10_000) for at in range(0, rows(x), 10_000))
-    features = torch.cat([fixed(block) for block in blocks])
+    features = students.encoded(x, fixed)
     if not keys:
         return student.network, features
     assert isinstance(x, dict)
@@ -303,10 +291,8 @@ def with_fixed_features(student: Preprocessed, x: X) -> tuple[nn.Module, X]:
     return OnFeatures(student), parts | ({"features": features} if features.shape[1] else {})
 
 
-def make_student(
-    problem: Problem, recipe: Recipe, module: object = None
-) -> tuple[nn.Module | Fitted, Tensor | None]:
-    r"""A recipe's student, or the module itself, and what is subtracted from its float64 inputs."""
+def make_student(problem: Problem, recipe: Recipe, module: object = None) -> nn.Module | Fitted:
+    r"""A recipe's student, or the module itself."""
     origin = None
     if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
         origin = origin_of(problem.x)
@@ -320,9 +306,11 @@ def make_student(
         encoder=problem.format.encoder() if plain else copy.deepcopy(problem.encoder),
         seed=recipe.training.seed,
     )  # fmt: skip
+    if isinstance(student, Fitted):
+        return replace(student, origin=origin)
     if isinstance(student, Preprocessed) and origin is not None:
         student.set_origin(origin)
-    return student, origin
+    return student
 
 
 def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
@@ -403,21 +391,18 @@ def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.nd
     r"""The teacher's targets at arrays of the loop, in the student's units."""
     parts = x if isinstance(x, dict) else {"": x}
     tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    targets = problem.label(problem.format.decode(tensors.get("", tensors)))
+    given = problem.format.decode(tensors.get("", tensors))
+    targets = problem.query.label(problem.teacher, given)
     return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 
-def fit_trees(problem: Problem, student: Fitted, recipe: Recipe, origin: Tensor | None) -> Result:
+def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
     r"""Trees, fitted directly."""
     began = time.perf_counter()
     pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
     about = (student.kind, pool.x, pool.targets, problem.teacher.task)
     encoder = students.tree_encoder(problem.format, *about)
-    model: nn.Module = replace(student, encoder=encoder).fit(
-        narrowed(pool.x, origin), pool.targets, pool.weight
-    )
-    if origin is not None:
-        model = Preprocessed(model, origin=origin)
+    model = replace(student, encoder=encoder).fit(pool.x, pool.targets, pool.weight)
     seconds = time.perf_counter() - began
     settings = {
         "loss": f"{student.kind} fitted to {rows(pool.x):,} predictions of the teacher",

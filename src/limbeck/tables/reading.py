@@ -139,7 +139,8 @@ def _number(series: pd.Series, about: dict[str, Any], kind: str, mask: str) -> N
         if kind == "whole number":
             limits = np.iinfo(_numpy(series.dtype, kind))
             bounds = max(float(limits.min), -(2.0**62)), min(float(limits.max), 2.0**62)
-        origin = float(np.rint((low + high) / 2)) if top > 2**24 or constant else 0.0
+        far = top > 2**24 and _numpy(series.dtype, kind) != np.float32  # which has its own digits
+        origin = float(np.rint((low + high) / 2)) if far or constant else 0.0
     # float32 lacks digits, if a number is 1,000 times its range away from zero
     elif constant or (top > 1000 * spread and _numpy(series.dtype, kind).itemsize > 4):
         origin = low + spread / 2
@@ -175,26 +176,23 @@ def _step(series: pd.Series, ticks: int) -> float:
     return 1 / next(part for part in parts if not (whole % (ticks // part)).any())
 
 
-def knots_of(columns: Iterable[Number], x: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    r"""Where a piecewise linear function of each column may bend, by key.
-
-    A column of few values, as codes and counts are, may bend at each; others at quantiles.
-    """
-    return place_knots({c.key: _present(c, x).astype(np.float32) for c in columns})
-
-
-def _present(column: Number, x: Mapping[str, Tensor]) -> np.ndarray:
+def present(column: Number, x: Mapping[str, Tensor]) -> np.ndarray:
+    r"""The values of a column that are not missing."""
     values = x[column.key].numpy()
     return values if column.mask is None else values[~x[column.mask].numpy()]
 
 
 def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
-    r"""The knots of float32 values (n,), by their keys; none for very many columns."""
+    r"""Where a piecewise linear function of float32 values (n,) may bend, by their keys.
+
+    Few values, as of codes and counts, are all knots; others have them at quantiles, and those of
+    very many columns nowhere.
+    """
     if len(values) > MOST_NUMBERS:
         return {}
     knots, left = {}, MOST_FEATURES
     most = min(32, max(4, MOST_FEATURES // 2 // max(1, len(values))))
-    distinct = {key: np.unique(present) for key, present in values.items()}
+    distinct = {key: np.unique(column) for key, column in values.items()}
     for key in sorted(distinct, key=lambda key: len(distinct[key])):
         bends, rows = distinct[key], len(values[key])
         if len(bends) > min(FEW_VALUES, left, rows // 3):
@@ -209,8 +207,8 @@ def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list
     r"""Names of columns whose numbers may be codes: too many for knots, each of them repeated."""
     names = []
     for column in columns:
-        present = _present(column, x)
-        count = len(np.unique(present))
-        if FEW_VALUES < count <= min(MOST_CODES, len(present) / 5) and column.kind != "date":
+        values = present(column, x)
+        count = len(np.unique(values))
+        if FEW_VALUES < count <= min(MOST_CODES, len(values) / 5) and column.kind != "date":
             names.append(column.name)
     return names

@@ -18,7 +18,7 @@ from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import LIMIT, Category, Column, Number, column_of, is_date, pandas
-from limbeck.tables.reading import knots_of, read
+from limbeck.tables.reading import place_knots, present, read
 from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
 
@@ -208,7 +208,8 @@ class Table:
                 bend there as trees do. Default: None, no knots.
             generator: Of the embeddings. Default: None, the same ones each time.
         """
-        knots = {} if data is None else knots_of(self.numbers, self._tensors(data))
+        x = {} if data is None else self._tensors(data)
+        knots = place_knots({c.key: present(c, x).astype(np.float32) for c in self.numbers if x})
         numbers = [(c.key, c.mask, c.mean, c.scale, c.fill) for c in self.numbers]
         coded = [column for column in self.varying if isinstance(column, Category)]
         categories = [(c.key, len(c.categories), bool(c.missing)) for c in coded]

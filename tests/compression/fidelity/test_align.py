@@ -36,19 +36,6 @@ def test_labels_of_data_frames_are_taken():
     np.testing.assert_array_equal(both("classification", P, y, ["a", "b"]).y, ONE_ZERO_ONE)
 
 
-def test_one_column_is_the_second_of_two_classes():
-    for p in (P[:, 1], P[:, 1:]):
-        found = both("classification", p, classes=["no", "yes"])
-        np.testing.assert_allclose(found.by_model["teacher"], P)
-    assert both("classification", P[:, 1]).classes == [0, 1]
-
-
-def test_a_teacher_of_one_class_is_sure():
-    found = both("classification", np.ones(3), ["a"] * 3, ["a"])
-    np.testing.assert_array_equal(found.by_model["student"], np.ones((3, 1)))
-    np.testing.assert_array_equal(found.y, np.ones((3, 1)))
-
-
 def test_rounding_is_mended():
     p = np.array([[1.0001, -0.0001], [0.5002, 0.5002]], dtype=np.float32)
     found = both("classification", torch.from_numpy(p)).by_model["teacher"]
@@ -79,15 +66,6 @@ def test_parts_stay_together():
 @pytest.mark.parametrize(
     ("task", "p", "y", "classes", "argument", "received", "expected"),
     [
-        (
-            "clasification",
-            P,
-            None,
-            None,
-            "task",
-            "'clasification'",
-            "",
-        ),
         ("classification", P, [0, 1, 2], None, "y", "^2$", r"labels among \[0, 1\]"),
         ("classification", P, ["0", "1", "0"], None, "y", "'0', '1'", ""),
         ("classification", P, [0, 1], None, "y", r"shape \(2,\)", ""),
@@ -121,9 +99,7 @@ def test_parts_stay_together():
             "3 rows that are not finite",
             "",
         ),
-        ("classification", P[:0], None, None, "teacher", r"shape \(0, 2\)", ""),
-        ("classification", P[None], None, None, "teacher", r"shape \(1, 3, 2\)", ""),
-        ("classification", ["a", "b"], None, None, "teacher", "shape .* of <U1", ""),
+        ("classification", P[:0], None, None, "X", "no rows", ""),
         ("multilabel", P * 2, None, None, "teacher", "outputs between 0.2 and 1.8", ""),
         (
             "multilabel",
@@ -151,9 +127,3 @@ def test_parts_stay_together():
 def test_what_does_not_line_up_is_refused(task, p, y, classes, argument, received, expected):
     with refused(argument, received, expected=expected):
         both(task, p, y, classes)
-
-
-def test_models_must_have_the_same_shape():
-    given = {"teacher": P, "student": P[:2]}
-    with refused("student", r"shape \(2, 2\)"):
-        align("classification", given)

@@ -326,13 +326,5 @@ def test_any_predictions_make_a_report_that_prints_and_saves(task, n, k, seed, h
 
 def test_equal_calls_give_equal_reports():
     given = classified(100)
-    one, two = (fidelity("classification", *given[:2], given[3], seed=3) for _ in range(2))
+    one, two = (fidelity("classification", *given[:2], given[3]) for _ in range(2))
     assert one.to_dict() == two.to_dict()
-
-
-def test_unknown_names_are_refused():
-    teacher, student, *_ = classified(20)
-    with refused("names", "'teachr'", expected="did you mean 'teacher'"):
-        fidelity("classification", teacher, student, names={"teachr": "Forest"})
-    with refused("seed", "-1"):
-        fidelity("classification", teacher, student, seed=-1)

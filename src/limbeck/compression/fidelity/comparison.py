@@ -12,13 +12,11 @@ import numpy as np
 import torch
 
 from limbeck import outputs as forms
-from limbeck.arguments import choice
 from limbeck.arrays import as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 
-TASKS = ("classification", "multilabel", "regression")
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
 ERRORS = 3.0  # paired standard errors from which a student is called worse in a subgroup
@@ -64,41 +62,29 @@ class Predictions(NamedTuple):
 
 
 def align(
-    task: str, by_model: Mapping[str, object], y: object = None, classes: object = None,
+    task: str, by_model: Mapping[str, Any], y: object = None, classes: object = None,
     sample_weight: object = None,
 ) -> Predictions:  # fmt: skip
-    r"""Check predictions and labels against each other, and bring them into one form."""
-    choice("task", task, TASKS)
-    names = None if classes is None else np.asarray(classes).tolist()
-    known = {model: values for model, values in by_model.items() if values is not None}
-    arrays = {model: _predictions(model, p, task, names) for model, p in known.items()}
-    first, (n, outputs) = next((model, p.shape) for model, p in arrays.items())
-    for model, p in arrays.items():
-        if p.shape != (n, outputs):
-            raise ArgumentError(model, f"shape {p.shape}", f"{(n, outputs)}, as of the {first}")
-    names = list(range(outputs)) if names is None else names
-    if len(names) != outputs or len(set(map(str, names))) != outputs:
+    r"""Predictions with labels and weights that were checked against them, in one form."""
+    arrays: dict[str, np.ndarray] = {}
+    for model, p in by_model.items():
+        if p is None:
+            continue
+        if not len(p):
+            raise ArgumentError("X", "no rows", "one row or more")
+        arrays[model] = p = _finite(model, np.asarray(p).reshape(len(p), -1))
+        if task != "regression":
+            checked = p if task == "classification" else p.reshape(-1, 1)
+            forms.check_probabilities(torch.from_numpy(checked), model)
+            arrays[model] = p.clip(0, 1)  # off by rounding
+        if task == "classification":
+            arrays[model] /= arrays[model].sum(1, keepdims=True)
+    n, outputs = arrays["teacher"].shape
+    names = list(range(outputs)) if classes is None else np.asarray(classes).tolist()
+    if len(set(map(str, names))) != outputs:
         raise ArgumentError("classes", names, f"{outputs} different names, one for each column")
     labels, weight = None if y is None else _labels(y, task, n, names), as_weights(sample_weight, n)
     return Predictions(task, arrays, labels, names, 1.0 if weight is None else weight)
-
-
-def _predictions(model: str, values: object, task: str, names: list[Any] | None) -> np.ndarray:
-    p = as_plain_array(values, model)
-    if p.dtype.kind not in "biuf" or p.ndim not in (1, 2) or not p.size:
-        received = f"shape {p.shape} of {p.dtype}"
-        raise ArgumentError(model, received, "numbers, a row for each example and one or more rows")
-    p = _finite(model, p.reshape(len(p), -1))
-    if task == "regression":
-        return p
-    independent = task == "multilabel"
-    forms.check_probabilities(torch.from_numpy(p.reshape(-1, 1) if independent else p), model)
-    p = p.clip(0, 1)  # off by rounding
-    if independent:
-        return p
-    if p.shape[1] == 1 and (names is None or len(names) == 2):  # of the second class
-        p = np.hstack([1 - p, p])
-    return p / p.sum(1, keepdims=True) if p.shape[1] > 1 else np.ones_like(p)
 
 
 def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
@@ -152,14 +138,13 @@ class Comparison:
 
 def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
     r"""Values with their standard errors, from lists in which None stands for NaN."""
-    numbers = {name: np.array(figure, dtype=float).tolist() for name, figure in saved.items()}
-    return {name: Figure(*pair) for name, pair in numbers.items()}
+    return {n: Figure(*np.array(figure, dtype=float).tolist()) for n, figure in saved.items()}
 
 
 ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure
 
 
-def compare(data: Predictions, seed: int = 0, class_rows: ClassRows | None = None) -> Comparison:
+def compare(data: Predictions, class_rows: ClassRows | None = None) -> Comparison:
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
     rows = {model: data.rows(model) for model in data.by_model}
     for model, arrays in (class_rows or {}).items():
@@ -172,36 +157,29 @@ def compare(data: Predictions, seed: int = 0, class_rows: ClassRows | None = Non
     if data.task == "regression":
         for model in measures.keys() - {"teacher"}:
             teacher, p = data.by_model["teacher"], data.by_model[model]
-            quantiles = m.difference_quantiles(teacher, p, data.weight)
-            measures[model] = _in_order(measures[model] | quantiles)
+            measures[model] |= m.difference_quantiles(teacher, p, data.weight)
     elif data.y is not None:
         results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
         pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = m.calibration_errors(results, pairs, seed=seed, w=data.weight)
+        errors = m.calibration_errors(results, pairs, w=data.weight)
         for model, known in measures.items():
-            measures[model] = _in_order(known | {"ece": errors[model]})
+            known["ece"] = errors[model]
         for other, known in differences.items():
-            differences[other] = _in_order(known | {"ece": errors[f"student - {other}"]})
+            known["ece"] = errors[f"student - {other}"]
     return Comparison(len(data.truth), measures, differences)
 
 
 def _means(arrays: Mapping[str, np.ndarray]) -> dict[str, Figure]:
-    return _in_order({name: mean(array) for name, array in arrays.items()})
+    return {name: mean(array) for name, array in arrays.items()}
 
 
-def _in_order(figures: dict[str, Figure]) -> dict[str, Figure]:
-    return {name: figures[name] for name in MEASURES if name in figures}
-
-
-def by_group(
-    data: Predictions, columns: Mapping[str, object], seed: int = 0
-) -> dict[str, dict[str, Comparison]]:
+def by_group(data: Predictions, columns: Mapping[str, object]) -> dict[str, dict[str, Comparison]]:
     r"""Comparisons within the subgroups of some columns."""
     _, name = decisive(data.task, False)
     every = MEASURES[name].rows[data.task](data.by_model["teacher"], data.by_model["student"])
     parts: dict[str, dict[str, Comparison]] = {}
     for column, groups in subgroups(columns, len(every)).items():
-        parts[column] = {group: compare(data.select(rows), seed) for group, rows in groups.items()}
+        parts[column] = {group: compare(data.select(rows)) for group, rows in groups.items()}
         for group, rows in groups.items():
             if len(rows) < len(every):
                 others = np.delete(np.arange(len(every)), rows)
@@ -213,13 +191,13 @@ def by_group(
     return parts
 
 
-def by_column(data: Predictions, seed: int = 0) -> dict[str, dict[str, Comparison]]:
+def by_column(data: Predictions) -> dict[str, dict[str, Comparison]]:
     r"""Comparisons of each of several labels, or targets."""
     if data.task == "classification" or len(data.classes) < 2:
         return {}
     kind = "each label" if data.task == "multilabel" else "each target"
     parts = (data.select(slice(None), slice(k, k + 1)) for k in range(len(data.classes)))
-    return {kind: {str(part.classes[0]): compare(part, seed) for part in parts}}
+    return {kind: {str(part.classes[0]): compare(part) for part in parts}}
 
 
 def by_class(data: Predictions) -> dict[str, Comparison]:
@@ -236,8 +214,8 @@ def by_class(data: Predictions) -> dict[str, Comparison]:
             hits = m.weighted(part.decisions(p)[:, k].astype(float), part.weight)
             rows[model] = {"recall": hits} if data.y is not None or model != "teacher" else {}
             rows[model] |= {} if model == "teacher" else {"kl": part.rows(model)["kl"]}
-        figures = {model: {n: mean(a) for n, a in known.items()} for model, known in rows.items()}
-        parts[str(name)] = Comparison(len(members), figures)
+        means = {model: _means(known) for model, known in rows.items()}
+        parts[str(name)] = Comparison(len(members), means)
         if data.y is not None:
             gap = mean(rows["student"]["recall"] - rows["teacher"]["recall"])
             parts[str(name)].differences["teacher"] = {"recall": gap}
@@ -268,9 +246,6 @@ def worse(
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:
     r"""The rows of every subgroup, by column and by group; small groups are one."""
-    if not callable(getattr(columns, "items", None)):
-        received = f"a {type(columns).__name__}"
-        raise ArgumentError("groups", received, "a dict of columns by name, or a data frame")
     result = {}
     for name, column in columns.items():
         values = np.asarray(column)

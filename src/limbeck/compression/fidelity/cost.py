@@ -8,14 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import Number, integer
 from limbeck.errors import ArgumentError
 from limbeck.teachers import fingerprints
 from limbeck.teachers.estimators import EstimatorTeacher
@@ -32,12 +29,10 @@ def latencies(
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
     r"""Seconds, by model and batch size: medians, timed in turns so that ratios are fair."""
-    seconds = Number(above=0)("seconds", seconds)
     if not (n := count(X)):
         raise ArgumentError("X", "no rows", "one or more, to time with")
     times: dict[str, dict[int, float]] = {name: {} for name in calls}
     for size in sizes:
-        size = integer("sizes", size, "rows, from 1", 1)
         batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # repeated rows get names of their own
@@ -46,7 +41,6 @@ def latencies(
     return times
 
 
-@torch.no_grad()
 def _turns(
     calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
@@ -72,9 +66,7 @@ def _turns(
 
 def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
     start = clock()
-    result = call(batch)
-    if isinstance(result, Tensor) and result.is_cuda:
-        torch.cuda.synchronize(result.device)
+    call(batch)
     return max(clock() - start, 1e-9)  # a coarse clock may not have moved
 
 
@@ -123,8 +115,6 @@ def parameters(model: object) -> int | None:
 
 def _parts(model: object) -> list[Any] | None:
     r"""The members of a composite model."""
-    if isinstance(model, list | tuple):
-        return list(model)
     if isinstance(model, EstimatorTeacher):
         return [model.model]
     if isinstance(steps := getattr(model, "steps", None), list):
@@ -154,14 +144,5 @@ def bytes_on_disk(model: object) -> int | None:
     r"""The size of a saved model in bytes, or None if it is unknown."""
     if isinstance(model, nn.Module):
         return fingerprints.module_bytes(model)
-    if isinstance(model, str | Path):
-        if not Path(model).is_file():
-            raise ArgumentError("model", str(model), "a file that exists")
-        return Path(model).stat().st_size
-    if callable(method := getattr(model, "bytes", None)):
-        return method()
-    if isinstance(model, list | tuple):
-        return _sum([bytes_on_disk(part) for part in model])
-    if not any(hasattr(model, name) for name in ("predict", "predict_proba")):
-        return None
-    return fingerprints.object_bytes(model)
+    method = getattr(model, "bytes", None)
+    return method() if callable(method) else None

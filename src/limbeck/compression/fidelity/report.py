@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from limbeck.arguments import Dict, PathLike, checked_arguments, integer
+from limbeck.arguments import Dict, PathLike, checked_arguments
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost
@@ -60,7 +60,7 @@ class Fidelity(Comparison):
             "agreement" or "teacher_r2"; and those of rare classes that have 30 test rows or more.
         rarest: The class of "average_precision" and "rare_recall", with its number of test rows.
         worst: The class of "worst_recall".
-        unchecked: Classes with too few test rows; None in older reports, without this check.
+        unchecked: Classes with too few test rows.
         costs: Parameters, bytes, latency, by model.
         by_group: The same measures by column and group.
         by_class: The recall of each class or label, and the student's KL among its rows.
@@ -80,7 +80,7 @@ class Fidelity(Comparison):
     retention_by: dict[str, Figure] = field(default_factory=dict)
     rarest: ClassCount | None = None
     worst: ClassCount | None = None
-    unchecked: list[ClassCount] | None = None
+    unchecked: list[ClassCount] = field(default_factory=list)
     worse: list[tuple[str, str]] = field(default_factory=list)
     calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
@@ -130,27 +130,19 @@ class Fidelity(Comparison):
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
-        lacking = dict.fromkeys(("rarest", "worst", "unchecked"))  # in older files
-        saved = {name.replace("kept", "retention"): saved[name] for name in saved}
-        saved = {"retention_by": {}, "notes": [], "by_class": {}, **lacking, **saved}
         values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        values |= vars(Comparison.from_saved(saved))
+        read = Comparison.from_saved
+        values |= vars(read(saved))
         for name in ("rarest", "worst"):
             values[name] = ClassCount(**saved[name]) if saved[name] else None
-        if saved["unchecked"] is not None:
-            values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        main = saved["retention"], saved["retention_error"]
-        shares = comparison.figures(saved["retention_by"] | {"": main})
-        values["retention"], values["retention_error"] = shares.pop("")
-        values["retention_by"] = shares
+        values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
+        shares = values["retention_by"] = comparison.figures(saved["retention_by"])
+        values["retention"], values["retention_error"] = shares[saved["main"]]
         values["worse"] = [(column, group) for column, group in saved["worse"]]
         values["costs"] = {model: Cost.from_saved(cost) for model, cost in saved["costs"].items()}
-        values["by_group"] = {
-            column: {group: Comparison.from_saved(part) for group, part in parts.items()}
-            for column, parts in saved["by_group"].items()
-        }
-        classes = saved["by_class"].items()
-        values["by_class"] = {name: Comparison.from_saved(part) for name, part in classes}
+        groups = saved["by_group"].items()
+        values["by_group"] = {c: {g: read(v) for g, v in parts.items()} for c, parts in groups}
+        values["by_class"] = {name: read(part) for name, part in saved["by_class"].items()}
         return cls(**values)
 
     @checked_arguments
@@ -183,13 +175,13 @@ def fidelity(
     task: str, teacher: object, student: object, y: object = None, *, baseline: object = None,
     classes: Sequence[Hashable] | None = None, groups: Mapping[str, object] | None = None,
     teacher_cost: Cost | None = None, student_cost: Cost | None = None,
-    names: Mapping[str, str] | None = None, notes: Sequence[str] = (), seed: int = 0,
+    names: Mapping[str, str] | None = None, notes: Sequence[str] = (),
     sample_weight: object = None, trees: object = None, trees_cost: Cost | None = None,
 ) -> Fidelity:  # fmt: skip
     r"""Compare predictions (n, K) of a student with its teacher's, and both with labels if given.
 
     They are probabilities, of several labels independent ones, or values. `y` has names in
-    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name, or a data frame;
+    `classes` (n,), 0 and 1 (n, K), or values; `groups` columns (n,) by name;
     `sample_weight` (n,) are weights of the rows in all measures.
 
     >>> teacher = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]]
@@ -197,14 +189,10 @@ def fidelity(
     >>> report.measures["teacher"]["accuracy"], report.retention
     (Figure(value=0.75, std_error=0.25), 0.333...)
     """
-    for name in (names or {}).keys() - NAMES.keys():
-        raise ArgumentError.unknown("names", name, NAMES)
-    seed = integer("seed", seed, "a whole number from 0", 0)
     by_model = {"teacher": teacher, "student": student, "baseline": baseline, "trees": trees}
     data = comparison.align(task, by_model, y, classes, sample_weight)
     rare = rare_classes(data)
-    parts = comparison.by_column(data, seed)
-    parts |= comparison.by_group(data, {} if groups is None else groups, seed)
+    parts = comparison.by_column(data) | comparison.by_group(data, groups or {})
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
@@ -215,7 +203,7 @@ def fidelity(
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
         curves = {model: measures.curve(result) for model, result in results.items()}
     return Fidelity(
-        **vars(comparison.compare(data, seed, rare.rows)),
+        **vars(comparison.compare(data, rare.rows)),
         task=task, classes=data.classes, names=NAMES | dict(names or {}),
         main=main, retention=shares[main].value, retention_error=shares[main].std_error,
         retention_by=shares,
@@ -223,7 +211,7 @@ def fidelity(
         costs={model: cost or Cost() for model, cost in costs.items()},
         by_class=comparison.by_class(data), by_group=parts,
         worse=comparison.worse(task, data.y is not None, parts),
-        calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data, seed),
+        calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
         notes=list(notes),
     )  # fmt: skip
 
@@ -241,12 +229,12 @@ def _disagreements(data: Predictions) -> list[dict[str, Any]]:
     return plain([{"row": row} | {name: c[row] for name, c in columns.items()} for row in rows])
 
 
-def _pairs(data: Predictions, seed: int) -> dict[str, Any]:
+def _pairs(data: Predictions) -> dict[str, Any]:
     r"""Joint predictions for pictures: counts of classes, shares of labels, or values."""
     teacher, student = (data.by_model[model] for model in ("teacher", "student"))
     if data.task == "regression":
         size = min(len(teacher), max(1000 // teacher.shape[1], 100))
-        rows = np.sort(np.random.default_rng(seed).choice(len(teacher), size, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(len(teacher), size, replace=False))
         return plain({"teacher": teacher[rows], "student": student[rows]})
     if data.task == "multilabel":
         one, two = teacher > 0.5, student > 0.5

@@ -349,8 +349,6 @@ def rare_class_notes(report: Fidelity) -> list[str]:
     r"""Rare classes that were not checked: too few rows, or a recall of 0."""
     if report.task == "regression":
         return []
-    if report.unchecked is None:
-        return ["rare classes were not checked"]
     notes, rarest, recall = [], report.rarest, report.retention_by.get("rare_recall")
     if recall is not None and rarest is not None and math.isnan(recall.value):
         notes.append(f"the teacher detects none of the {rarest.rows:,} rows of {rarest.title}")
