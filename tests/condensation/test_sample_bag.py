@@ -2,6 +2,7 @@ r"""The bag: an average of few draws that stay where they belong, and can be sav
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
 
@@ -214,3 +215,12 @@ def test_an_array_is_no_support():
     for value in (np.array([1, "a", None], dtype=object), torch.zeros(3)):
         with refused("support"):
             as_segment(value, (3,), "support")
+
+
+def test_inputs_are_arrays_or_are_refused():
+    bag = lb.SampleBag(lambda w, x: lb.Normal(x @ w, torch.ones(len(x))), torch.randn(9, 3), 2)
+    x = np.eye(3, dtype=np.float32)
+    torch.testing.assert_close(bag(x).mean, bag(torch.eye(3)).mean)
+    for call in (bag, bag.covariances):
+        with refused("x", "sparse"):
+            call(scipy.sparse.eye(3).tocsr())

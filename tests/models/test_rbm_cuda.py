@@ -24,7 +24,7 @@ def stream(seed: int = 0) -> torch.Generator:
 def test_values_are_those_of_the_cpu() -> None:
     here, there = model(device="cpu"), model()
     x = here.start(50, torch.Generator().manual_seed(1))
-    for name in ("log_unnormalized", "score", "hidden_probabilities"):
+    for name in ("log_unnormalized", "hidden_probabilities"):
         found = getattr(there, name)(x.cuda())
         torch.testing.assert_close(found.cpu(), getattr(here, name)(x), atol=1e-4, rtol=1e-4)
     assert exact_log_z(there) == pytest.approx(exact_log_z(here), rel=1e-12)

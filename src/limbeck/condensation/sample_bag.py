@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments, choice
-from limbeck.arrays import X, as_dict, as_numbers, map_tensors, random, rows
+from limbeck.arrays import X, as_dict, as_numbers, as_part, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
@@ -359,6 +359,7 @@ class SampleBag(nn.Module):
 
     def _stacked(self, x: X) -> Any:
         dtype, predict = self.free.dtype, self.predict
+        x = x if isinstance(x, Tensor | dict) else as_part(x, "x").values
         x = map_tensors(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         with validation(False):
             return over_draws(lambda draw: broadcast(adapt(predict(draw, x))), self._draws)

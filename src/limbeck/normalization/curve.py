@@ -159,7 +159,8 @@ def free_energy_curve(
     began = time.perf_counter()
     check_target(target, chains=False)
     expected = "one or more numbers above zero"
-    if not hasattr(temperatures, "__len__") or not len(temperatures):
+    single = getattr(temperatures, "ndim", 1) == 0  # an array without axes
+    if single or not hasattr(temperatures, "__len__") or not len(temperatures):
         raise ArgumentError("temperatures", shown(temperatures), expected)
     T = np.array([Number(above=0)("temperatures", t) for t in temperatures])
     method = Tempering(samples=samples, ladders=ladders, burn_in=burn_in)
