@@ -176,17 +176,25 @@ class Choice(Matching):
 
 
 class Listed(Converter):
-    r"""Several values as a list: of a list, a tuple, an array, but not of text or a dict."""
+    r"""Several values as a list: of a list, a tuple, an array, but not of text or a dict.
 
-    expected = "a list"
+    Each is of one of the `kinds`, if any are given.
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self.kinds = kinds
+        self.expected = "a list of text" if kinds else "a list"
 
     def convert(self, value: Any) -> list[Any]:
         if isinstance(value, str | bytes | Mapping | type):
             raise RefusedError
         try:
-            return list(value)
+            values = list(value)
         except Exception:  # of the value's own
             raise RefusedError from None
+        if self.kinds and not all(isinstance(each, self.kinds) for each in values):
+            raise RefusedError
+        return values
 
 
 class FilePath(Converter):
@@ -268,10 +276,14 @@ UserObject = Annotated[T, AS_GIVEN]
 def converter_of(annotation: object) -> Converter | None:
     r"""The converter that an annotation declares: its own, that of a class, or those of a union."""
     if get_origin(annotation) is Annotated:
-        return next((part for part in get_args(annotation) if isinstance(part, Converter)), None)
+        values, *parts = get_args(annotation)
+        converter = next((part for part in parts if isinstance(part, Converter)), None)
+        kinds = [kind for part in get_args(values) for kind in get_args(part) or (part,)]
+        texts = str in kinds and all(kind in (str, Path, NoneType) for kind in kinds)
+        return Listed(*kinds) if texts and isinstance(converter, Listed) else converter
     if get_origin(annotation) in (Union, UnionType):
-        parts = [converter_of(part) for part in get_args(annotation)]
-        return None if None in parts else Either(*parts)  # type: ignore[arg-type]
+        converters = [converter_of(part) for part in get_args(annotation)]
+        return None if None in converters else Either(*converters)  # type: ignore[arg-type]
     if annotation is None or annotation is NoneType:
         return Instance(NoneType, "None")
     of_class = isinstance(annotation, type) and annotation.__module__ not in PLAIN

@@ -79,7 +79,9 @@ def test_it_prints_a_table_and_draws(tmp_path):
     assert curve.to_dict()["log_z"] == curve.log_z.tolist()
 
 
-@pytest.mark.parametrize("wrong", [[], 2.0, [0.0], [1.0, -1.0], [math.nan], ["a"], torch.tensor(2.0)])
+@pytest.mark.parametrize(
+    "wrong", [[], 2.0, [0.0], [1.0, -1.0], [math.nan], ["a"], torch.tensor(2.0)]
+)
 def test_temperatures_that_are_none_are_refused(wrong):
     with refused("temperatures"):
         lb.free_energy_curve(lb.Energy(lambda x: x.sum(1), lb.Binary(4)), wrong)

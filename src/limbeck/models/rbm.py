@@ -79,7 +79,9 @@ class RBM(nn.Module):
         if dtype is None:  # numbers in lists have no type of their own
             typed = {parts[name].dtype for name in raw if hasattr(raw[name], "dtype")}
             dtype = torch.float64 if torch.float64 in typed else torch.float32
-        device = parts["W"].device if device is None else device
+        device = parts["W"].device if device is None else torch.device(device)
+        if device.type == "meta":
+            raise ArgumentError("device", "'meta'", "a device whose tensors have values")
         for name, part in parts.items():
             parts[name] = part.to(device, dtype, copy=True).contiguous()
             if not parts[name].isfinite().all():
