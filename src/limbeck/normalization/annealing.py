@@ -63,8 +63,9 @@ class AIS(Method):
         spacing: How temperatures are spaced: "linear", or "adaptive", by a pilot run, such that
             each adds as much to the variance. Default: "linear".
         path: A `limbeck.models.energy.Path` of your own. Default: the target's own, if it has
-            another than `lb.RBM` or `lb.Energy`; from independent sites, with means estimated by
-            short chains; over real numbers, from a normal distribution that is fitted to these.
+            another than `lb.RBM` or `lb.Energy`; from independent sites, as if couplings averaged
+            out, or of an RBM with the means of short chains; over real numbers, from a normal
+            distribution that is fitted to these.
         reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
         start: With `reverse`, where the target's chains start: "target", or events (m, *shape),
             which are added to the target's own starts. Default: "target".

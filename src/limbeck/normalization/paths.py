@@ -76,7 +76,7 @@ def along_path(densities: Densities, run: Callable[[Any], T], fitted: bool = Tru
 def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> LinearPath:
     r"""The path to a target from independent sites or normal events.
 
-    If `fitted`, these have the means of short chains. `pairs` looks for couplings of pairs of
+    If `fitted`, sites are as if couplings averaged out, or have the means of an RBM. `pairs` looks for couplings of pairs of
     sites; `check_pairs` raises `PairsError` if the target has others, too.
     """
     target = densities.target
