@@ -303,7 +303,9 @@ class Method:
             reasons, unchecked, lacking, counts = check_modes(
                 densities, x, z.value, error, log_weights, given
             )
-        z.std_error = math.hypot(z.std_error, lacking)
+        # log densities are rounded to about as much as log Z is
+        rounding = 2 * torch.finfo(densities.dtype).eps * max(1.0, abs(z.value))
+        z.std_error = math.hypot(z.std_error, lacking, rounding)
         led = "samples, chains" + (", or climbs from likely events" if counts else "")
         z.verdict = Verdict(
             (*z.verdict.doubts, *reasons, *texts), (*z.verdict.unchecked, *unchecked),

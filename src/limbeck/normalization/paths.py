@@ -76,8 +76,8 @@ def along_path(densities: Densities, run: Callable[[Any], T], fitted: bool = Tru
 def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> LinearPath:
     r"""The path to a target from independent sites or normal events.
 
-    If `fitted`, sites are as if couplings averaged out, or have the means of an RBM. `pairs` looks for couplings of pairs of
-    sites; `check_pairs` raises `PairsError` if the target has others, too.
+    If `fitted`, sites are as if couplings averaged out, or have the means of an RBM's chains.
+    `pairs` looks for couplings of pairs; `check_pairs` raises `PairsError` if there are others.
     """
     target = densities.target
     if not densities.support.discrete:
