@@ -267,6 +267,7 @@ def test_rounding_is_part_of_the_error_where_weights_are_equal():
     assert abs(z.value - truth) < 4 * z.std_error < 1e-3
 
 
+@pytest.mark.slow
 def test_annealing_reaches_both_phases_of_a_lattice_in_a_field():
     # a few percent of the mass have the other sign, which annealing from one phase missed
     def energy(x):
