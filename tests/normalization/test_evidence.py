@@ -15,6 +15,8 @@ from torch.distributions import (
 
 import limbeck as lb
 from limbeck.distributions.conversion import validation
+from limbeck.normalization import evidence_bridges
+from limbeck.normalization.evidence_students import Candidate, StudentT
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
@@ -138,6 +140,22 @@ def test_validation_is_switched_for_one_thread_only():
     thread.join()
     assert seen == [True]
     assert torch.distributions.Distribution._validate_args == before
+
+
+def test_a_student_that_diverges_on_more_draws_is_not_taken(monkeypatch):
+    class Diverged:
+        def log_prob(self, x):
+            return x.sum(1) * math.nan
+
+        def sample(self, n, generator):
+            return torch.full((n, 3), math.nan, dtype=torch.float64)
+
+    def fit(x):
+        return StudentT(x, math.inf) if len(x) < 900 else Diverged()
+
+    fits = [Candidate("gaussian", "gaussian", fit)]
+    monkeypatch.setattr(evidence_bridges, "candidates", lambda *arguments: fits)
+    check(quick(standard, normal_draws()), 1.5 * LOG_2PI)
 
 
 def test_progress_is_shown_as_lines(capsys, monkeypatch):

@@ -112,7 +112,9 @@ class PosteriorSample:
         _, candidate, student = best
         if candidate.family in ("gaussian", "student_t", "autoregressive"):
             with suppress(LimbeckError, torch.linalg.LinAlgError):
-                student = candidate.fit(z)  # others may come out otherwise with more draws
+                again = candidate.fit(z)  # others may come out otherwise with more draws
+                if self.log_ratio(again, 200, 300 + stream).isfinite().any():  # it has not diverged
+                    student = again
         return candidate.name, student
 
 
