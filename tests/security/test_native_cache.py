@@ -97,7 +97,7 @@ def test_a_library_that_is_a_link_or_open_to_others_is_compiled_again(place, tmp
     assert not path.is_symlink()
 
 
-@pytest.mark.skipif(nade_native.cpp_compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.skipif(not nade_native.available(), reason="needs compiled kernels")
 def test_a_compiled_library_is_the_users_alone(place):
     nade_native.library.__wrapped__("nade.cpp")
     (path,) = place.iterdir()
