@@ -206,3 +206,20 @@ def test_errors_pass_between_processes():
     assert vars(pickle.loads(pickle.dumps(lb.ArgumentError("a", 1, "b")))) == {
         "argument": "a", "received": "1", "expected": "b",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["optimizer", "schedule", "update"])
+@pytest.mark.parametrize("preset", ["auto", "thesis"])
+def test_tables_are_refused_by_name_in_every_verb(name, preset):
+    frame = pytest.importorskip("pandas").DataFrame({"a": [1, 2]})
+    x = torch.randn(30, 2)
+    options = {name: frame, "preset": preset, "progress": False}
+    for call in (
+        lambda: lb.distill(lb.MLP(2, 3, 2), lb.MLP(2, 3, 2), x, "cross_entropy", **options),
+        lambda: lb.compress(lb.MLP(2, 3, 2), x, (4,), **options),
+        lambda: lb.condense(x, lambda draw, x: lb.Bernoulli(logits=x @ draw), x, **options),
+        lambda: lb.condense(x, lambda draw: lb.Normal(draw[0], torch.tensor(1.0)), **options),
+        lambda: lb.normalize(lb.RBM.random(4, 3), seconds=1, **options),
+    ):
+        with refused(name):
+            call()

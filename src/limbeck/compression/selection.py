@@ -292,7 +292,7 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
     parts, task = _compared(problem, result), problem.teacher.task
     (t, p), n = parts[0], len(parts[0][0])
     where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
-    most = "" if len(parts) == 1 else " at most"  # the higher of two is told
+    most = "" if len(parts) == 1 else " at most"  # the higher of two is reported
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
     notes = []
     fidelity = max(_scores(task, *part).fidelity for part in parts)

@@ -48,7 +48,7 @@ from limbeck.training.distill import batch_size_of
 
 PROBE = 8  # inputs that `predict` is tried at
 # settings of gradient descent: a bag is fitted by it if one of them is chosen
-GRADIENT = ("optimizer", "schedule", "lr", "clip", "update", "batch_size", "engine", "precompute")
+GRADIENT = ("optimizer", "schedule", "lr", "clip", "batch_size", "engine", "precompute")
 
 
 @arg.checked_arguments
@@ -154,7 +154,6 @@ def condense(
         options: Further arguments of `limbeck.distill`, with its defaults: optimizer, schedule,
             lr, engine, metrics, checkpoint, patience, ….
     """
-    bag = {"components": components, "support": support, "weighted": weighted}
     settings: dict[str, Any] = {
         "steps": 5_000 if steps == "auto" else steps,
         "progress": progress,
@@ -163,13 +162,12 @@ def condense(
     }
     if preset == "thesis":
         settings |= {"optimizer": "sgd", "lr": 1.0, "schedule": "linear"}
-        bag |= {"start": "normal", "scaled": False}
         pool = None if pool == "auto" else pool
         draws_per_input = 1 if draws_per_input == "auto" else draws_per_input
         loader = isinstance(inputs, DataLoader) or getattr(inputs, "own_batches", False)
         batch_size = 10 if batch_size == "auto" and not loader else batch_size
     training = Training.from_options(
-        {k: v for k, v in options.items() if k not in ("optimizer", "schedule") or v != "auto"},
+        {k: v for k, v in options.items() if not isinstance(v, str) or v != "auto"},
         decided=("teacher_output", "preset"),
         function=condense,
         batch_size=batch_size,
@@ -179,8 +177,8 @@ def condense(
     if posterior is not None:
         draws = as_draws(posterior, var_names=var_names, burn_in=burn_in, thin=thin, layout=layout)
     request = Request(
-        draws, predict, inputs, student, bag, held_out, held_out_fraction, pool, samples, noise,
-        joint, training,
+        draws, predict, inputs, student, components, support, weighted, preset, held_out,
+        held_out_fraction, pool, samples, noise, joint, training,
     )  # fmt: skip
     if predictions is not None:
         return _condense_predictions(request, predictions, _as_loss(loss))
@@ -192,8 +190,9 @@ def condense(
         return densities.condense_density(request, covariance, restarts, online)
     criterion, bag_steps = _as_loss(loss), None
     terms = [(c, term.name, getattr(term, "temperature", 1)) for c, term in criterion]
-    default = all(getattr(training, name) == getattr(Training(), name) for name in GRADIENT)
-    default = default and student is None and draws_per_input == "auto" and pool is not None
+    default = draws_per_input == "auto" and pool is not None
+    default = default and student is None and training.update is None
+    default = default and all(getattr(training, n) == getattr(Training(), n) for n in GRADIENT)
     resumable = online and training.checkpoint is not None  # only the loop can go on reading draws
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
         bag_steps = 400 if steps == "auto" else int(steps)
@@ -353,7 +352,12 @@ def _make_bag(
     if training.update is None and training.chooses_optimizer and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
     generator, dtype = torch.Generator().manual_seed(training.seed), request.dtype
-    bag = SampleBag(function.function, draws, dtype=dtype, generator=generator, **request.bag)
+    thesis = request.preset == "thesis"
+    bag = SampleBag(
+        function.function, draws, request.components, support=request.support,
+        weighted=request.weighted, start="normal" if thesis else "draws", scaled=not thesis,
+        dtype=dtype, generator=generator,
+    )  # fmt: skip
     return bag, training
 
 

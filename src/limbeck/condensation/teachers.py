@@ -133,7 +133,10 @@ class Request:
     predict: Any  # a function of a draw; None likewise
     inputs: object
     student: nn.Module | None
-    bag: dict[str, Any]  # options of a `SampleBag`
+    components: int
+    support: object  # of the bag's variables
+    weighted: bool
+    preset: str
     held_out: object  # inputs of the user's own, or None
     held_out_fraction: float | str
     pool: int | str | None

@@ -267,7 +267,9 @@ class Densities:
 
     @property
     def proposal(self) -> Proposal:
-        return self._proposal or Proposal(None)  # which is refused
+        if self._proposal is None:
+            raise ArgumentError("proposal", None, PROPOSAL)
+        return self._proposal
 
     def generator(self, stream: str) -> torch.Generator:
         r"""A new generator on the target's device, for one purpose."""

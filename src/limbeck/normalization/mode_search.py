@@ -189,16 +189,15 @@ def check_modes(
         uncertain = SIGNIFICANT * math.hypot(std_error, region.error)
         lowest, highest = log_implied - uncertain, math.exp(min(log_implied + uncertain, 0.0))
         p = math.exp(min(lowest, 0.0))
-        least_gap, finding = (
-            math.exp(min(lowest, 700.0)) - share,
-            (region, log_implied, share, size),
-        )
-        error, crowd_error = (math.sqrt(s * (1 - s) / size) for s in (p, share))
+        least_gap = math.exp(min(lowest, 700.0)) - share
+        implied_error = math.sqrt(p * (1 - p) / size)
+        share_error = math.sqrt(share * (1 - share) / size)
+        visits = region, log_implied, share, size
         # less than needed changes log Z too little to matter
-        if least_gap > max(needed, SIGNIFICANT * error):
-            missed.append(finding)
-        elif region.error == 0 and share - highest > max(needed, CROWDED * crowd_error):
-            crowded.append(finding)  # where the mass is exact: an estimate of it may be low
+        if least_gap > max(needed, SIGNIFICANT * implied_error):
+            missed.append(visits)
+        elif region.error == 0 and share - highest > max(needed, CROWDED * share_error):
+            crowded.append(visits)  # where the mass is exact: an estimate of it may be low
         elif share or gap <= needed:
             continue
         lacking = max(lacking, math.log1p(gap))
@@ -233,7 +232,8 @@ class ModeSearch:
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
-        self.hurried = self.singular = False  # whether something was left out for lack of time
+        self.hurried = False  # whether something was left out for lack of time
+        self.singular = False
 
     def log_unnormalized(self, x: Tensor) -> Tensor:
         self.evaluations += len(x)

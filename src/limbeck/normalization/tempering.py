@@ -151,7 +151,7 @@ class Replicas:
         self.reset()
 
     def reset(self) -> None:
-        r"""Forget counts of exchanges and arrivals."""
+        r"""Reset counts of exchanges and arrivals."""
         count = len(self.levels)
         self.accepted = torch.zeros(count - 1, dtype=torch.float64)
         self.tried = torch.zeros(count - 1, dtype=torch.float64)

@@ -118,8 +118,8 @@ def _learning(drawing: Drawing) -> list[Block]:
     groups = columns_together(history)[:3]
     if not groups or len(history["step"]) < 2:
         return []
-    alone = len(groups) > 1
-    draws = [partial(pictures.learning, name=n[0] if alone else None) for n in groups]
+    several = len(groups) > 1
+    draws = [partial(pictures.learning, name=n[0] if several else None) for n in groups]
     note = "If a curve still falls at its end, more steps would help."
     return [*drawing.gallery("Learning curves", *draws, note=note)]
 

@@ -34,8 +34,8 @@ class Training:
 
     steps: arg.Count = 10_000
     batch_size: arg.Count | arg.Auto | None = "auto"  # None: the inputs' own batches
-    optimizer: arg.UserObject[str | torch.optim.Optimizer] = "auto"
-    schedule: arg.UserObject[str | Schedule | None] = "auto"
+    optimizer: arg.Text | torch.optim.Optimizer = "auto"
+    schedule: arg.Text | arg.Function[Schedule] | None = "auto"
     lr: arg.Positive | arg.UserObject[Tensor] | None = None
     clip: arg.Positive | None = None
     update: arg.UserObject[Update | None] = None
