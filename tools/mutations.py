@@ -2,8 +2,10 @@ r"""Mutation testing: insert random small faults into the mathematics and count 
 
     python tools/mutations.py --number 200 --workers 2 --out mutations.json
 
-Each fault changes one operator, comparison, sign, constant or function name of one line. The test
-files that name something of the changed module are run, until one test fails.
+First every test runs once under coverage, which tells the tests of each line and their seconds.
+Each fault then changes one operator, comparison, sign, constant or function name, and the tests that
+execute its statement run, quick ones first, until one fails. `--tree` judges another checkout. Needs
+the package coverage.
 """
 
 from __future__ import annotations
@@ -13,17 +15,18 @@ import ast
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 
-ROOT = Path(__file__).parent.parent
+TREE = Path(__file__).parent.parent
+WITHOUT = {"cli", "report", "browser", "examples", "experiments", "reproduction", "oracles"}
 PACKAGES = ("losses", "distributions", "samplers", "models", "normalization", "condensation")
 SINGLE = ("evaluation.py", "outputs.py", "supports.py", "inputs/combined.py",
           "training/objective.py", "training/update.py", "training/schedules.py",
@@ -79,66 +82,124 @@ def sites(path):
             yield begin, end, repr(2 * node.value)
 
 
-def tests_of(path):
-    r"""The test files that name the module or what it exports, those of its own folder first."""
-    relative = path.relative_to(ROOT / "src" / "limbeck")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kinds = ast.ClassDef | ast.FunctionDef
-    names = {n.name for n in tree.body if isinstance(n, kinds) and not n.name.startswith("_")}
-    pattern = re.compile(rf"\b({'|'.join(sorted({*names, relative.stem}))})\b")
-    package = relative.parts[0].removesuffix(".py")
-    hits = []
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        number = len(pattern.findall(test.read_text(encoding="utf-8")))
-        own = package in test.relative_to(ROOT).parts
-        if number >= (1 if own else 3) and "cli" not in test.parts and "report" not in test.parts:
-            hits.append((not own, -number, str(test.relative_to(ROOT))))
-    if not hits:  # a module of private functions: all of its package's tests
-        hits = [
-            (0, 0, str(t.relative_to(ROOT))) for t in (ROOT / "tests" / package).rglob("test_*.py")
-        ]
-    return [name for *_, name in sorted(hits)[:12]]
+class Recorder:
+    r"""A pytest plugin: each test is a context of coverage, with its outcome and its seconds."""
+
+    def __init__(self, coverage):
+        self.coverage, self.seconds = coverage, {}
+
+    def pytest_runtest_logstart(self, nodeid, location):
+        self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.seconds[report.nodeid] = report.duration
 
 
-def judge(mutant, trees, seconds, selected):
+def record(out, tests):
+    r"""Run test files: {file: {line: [test]}}, and {test: seconds} of those that pass."""
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(data_file=None, source=["src/limbeck"], config_file=False)
+    recorder = Recorder(measured)
+    measured.start()
+    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow and not browser"]
+    pytest.main([*options, *tests], plugins=[recorder])
+    measured.stop()
+    data = measured.get_data()
+    lines = {
+        str(Path(name).relative_to(Path.cwd())): data.contexts_by_lineno(name)
+        for name in data.measured_files()
+    }
+    out.write_text(json.dumps({"lines": lines, "seconds": recorder.seconds}))
+
+
+def run(tree, arguments, timeout=None):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([f"{tree}/src", os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True,
+        timeout=timeout,
+    )  # fmt: skip
+
+
+def measure(tree, folder, workers):
+    r"""The tests of each line of the tree, and the seconds of each test."""
+    tests = [
+        str(path.relative_to(tree)) for path in sorted((tree / "tests").rglob("test_*.py"))
+        if not WITHOUT & set(path.parts) and path.parent.name != "tests"
+    ]  # fmt: skip
+    random.Random(0).shuffle(tests)
+    parts = [tests[k :: 4 * workers] for k in range(4 * workers)]
+    outputs = [folder / f"{k}.json" for k in range(len(parts))]
+    with ThreadPoolExecutor(workers) as pool:
+        list(
+            pool.map(
+                lambda k: run(
+                    tree, [__file__, "--record", str(outputs[k]), "--out", "-", *parts[k]]
+                ),
+                range(len(parts)),
+            )
+        )
+    lines, seconds = defaultdict(lambda: defaultdict(set)), {}
+    for output in outputs:
+        if not output.exists():
+            continue
+        part = json.loads(output.read_text())
+        seconds.update(part["seconds"])
+        for name, of_line in part["lines"].items():
+            for line, contexts in of_line.items():
+                lines[name][int(line)].update(contexts)
+    return lines, seconds
+
+
+def statement(path, line):
+    r"""The lines of the innermost statement without a body of its own that holds `line`."""
+    spans = [
+        (node.end_lineno - node.lineno, node.lineno, node.end_lineno)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno
+    ]
+    size, first, last = min(spans)
+    return range(first, last + 1) if size < 30 else range(line, line + 1)
+
+
+def judge(mutant, trees, root, lines, seconds, limit):
     path, (begin, end, new) = mutant
-    tree = trees.get()
-    target = tree / path.relative_to(ROOT)
+    name = str(path.relative_to(root))
     raw = path.read_bytes()
     line = raw[:begin].count(b"\n") + 1
-    record = {"file": str(path.relative_to(ROOT)), "line": line,
-              "old": raw[begin:end].decode(), "new": new}  # fmt: skip
+    judged = {"file": name, "line": line, "old": raw[begin:end].decode(), "new": new}
+    covering = set().union(*(lines[name].get(k, ()) for k in statement(path, line)))
+    tests = sorted((seconds[t], t) for t in covering if t in seconds)
+    if not tests and "" in covering:  # executed at import: any test of the file
+        every = set().union(*lines[name].values())
+        tests = sorted((seconds[t], t) for t in every if t in seconds)
+    chosen, total = [], 0.0
+    for cost, test in tests:
+        total += cost
+        if chosen and (total > 0.6 * limit or len(chosen) >= 1000):
+            break
+        chosen.append(test)
+    judged |= {"tests": len(chosen), "covering": len(tests)}
+    if not chosen:
+        return judged | {"noticed": "no", "seconds": 0.0}
+    tree = trees.get()
+    target = tree / name
+    began = time.monotonic()
     try:
         target.write_bytes(raw[:begin] + new.encode() + raw[end:])
-        tests = tests_of(path)
-        options = [
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:benchmark",
-            "--tb=line",
-            *selected,
-        ]
-        environment = os.environ | {"PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", *options, *tests]
-        began = time.monotonic()
-        try:
-            done = subprocess.run(
-                command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds
-            )
-            record["noticed"] = "yes" if done.returncode in (1, 2) else "no"
-            record["returncode"] = done.returncode
-            record["tail"] = done.stdout[-300:]
-        except subprocess.TimeoutExpired:
-            record["noticed"] = "time"
-        record["seconds"] = round(time.monotonic() - began, 1)
-        record["tests"] = len(tests)
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line"]
+        done = run(tree, ["-m", "pytest", *options, *chosen], timeout=limit)
+        judged["noticed"] = "no" if done.returncode == 0 else "yes"
+        judged |= {"returncode": done.returncode, "tail": done.stdout[-200:]}
+    except subprocess.TimeoutExpired:
+        judged["noticed"] = "time"
     finally:
         target.write_bytes(raw)
         trees.put(tree)
-    return record
+    return judged | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def main():
@@ -146,33 +207,50 @@ def main():
     parser.add_argument("--number", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=180.0, help="of each mutant's tests")
-    parser.add_argument("--without", default="", help="tests to leave out, as in pytest's -k")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each fault's tests")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds of the whole run"
+    )
+    parser.add_argument("--tree", type=Path, default=TREE)
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True)
-    chosen = parser.parse_args()
-    source = ROOT / "src" / "limbeck"
+    parser.add_argument("tests", nargs="*", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.record:
+        return record(given.record, given.tests)
+    began = time.monotonic()
+    root = given.tree.resolve()
+    source = root / "src" / "limbeck"
     files = [source / name for name in SINGLE]
     files += [path for package in PACKAGES for path in sorted((source / package).rglob("*.py"))]
     every = [
         (path, site) for path in files if path.exists() and "triton" not in path.name
         for site in sites(path)
     ]  # fmt: skip
-    mutants = random.Random(chosen.seed).sample(every, chosen.number)
-    trees: Queue[Path] = Queue()
-    folder = Path(tempfile.mkdtemp())
-    skipped = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".mypy_cache", "data", "carry")
-    for k in range(chosen.workers):
-        shutil.copytree(ROOT, folder / str(k), ignore=skipped, symlinks=True)
-        trees.put(folder / str(k))
-    records = []
-    selected = ["-k", f"not ({chosen.without})"] if chosen.without else []
-    with ThreadPoolExecutor(chosen.workers) as pool:
-        for record in pool.map(lambda m: judge(m, trees, chosen.seconds, selected), mutants):
-            records.append(record)
-            chosen.out.write_text(json.dumps({"sites": len(every), "mutants": records}, indent=1))
-    shutil.rmtree(folder, ignore_errors=True)
-    counts = {k: sum(r["noticed"] == k for r in records) for k in ("yes", "no", "time")}
-    print(f"{len(every)} sites, {len(records)} mutants: {counts}")
+    mutants = random.Random(given.seed).sample(every, given.number)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        skipped = shutil.ignore_patterns(
+            ".git", ".venv", "__pycache__", ".*_cache", "data", "carry"
+        )
+        trees: Queue[Path] = Queue()
+        for k in range(given.workers):
+            shutil.copytree(root, folder / str(k), ignore=skipped, symlinks=True)
+            trees.put(folder / str(k))
+        lines, seconds = measure(folder / "0", folder, given.workers)
+        print(f"{len(seconds)} tests in {time.monotonic() - began:.0f} s", flush=True)
+        judged = []
+
+        def one(mutant):
+            if time.monotonic() - began > given.limit:
+                return
+            judged.append(judge(mutant, trees, root, lines, seconds, given.seconds))
+            given.out.write_text(json.dumps({"sites": len(every), "mutants": judged}, indent=1))
+
+        with ThreadPoolExecutor(given.workers) as pool:
+            list(pool.map(one, mutants))
+    counts = {k: sum(r["noticed"] == k for r in judged) for k in ("yes", "no", "time")}
+    print(f"{len(every)} sites, {len(judged)} faults judged: {counts}")
 
 
 if __name__ == "__main__":
