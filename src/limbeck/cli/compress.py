@@ -128,23 +128,23 @@ def compress(
     classes: opt.Classes = None, drop: opt.Drop = None, rows: opt.Rows = "auto",
     student: str | None = Option(
         None, help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name. "
-        "Default: 50,30, or a nearer one if that is poor."),
+        "Default: 50,30, or another if that is too far from the teacher."),
     keep: float = Option(0.99, help="For --student auto: the fraction of quality to retain."),
-    max_bytes: int | None = Option(None, help="For --student auto: the largest student.", min=1),
+    max_bytes: int | None = Option(None, help="For --student auto: the largest size.", min=1),
     max_latency: float | None = Option(
-        None, help="For --student auto: microseconds for one row in predict.", min=0),
+        None, help="For --student auto: the most microseconds for one row in predict.", min=0),
     inputs: str = Option(
         "auto", help="Inputs that the teacher labels: auto, data, munge, noise, columns, nade, "
         "mixture; or module:name."),
-    pool: int | None = Option(None, help="Number of inputs.", min=1),
-    loss: str = Option("auto", help="auto, a name, or module:name."),
+    pool: int | None = Option(None, help="Number of inputs to label.", min=1),
+    loss: str = Option("auto", help="auto, the name of a loss, or module:name."),
     derivatives: float | None = Option(
-        None, help="Match derivatives too, with this weight (torch only)."),
+        None, help="Also match input derivatives, with this weight (torch teachers)."),
     task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
     onnx_output: opt.OnnxOutput = None,
-    folds: int | None = Option(None, help="Folds for copies of the teacher.", min=2),
+    folds: int | None = Option(None, help="Folds for labels by refitted teachers.", min=2),
     group: list[str] | None = Option(
-        None, help="A column whose groups are compared; can be repeated."),
+        None, help="A column whose groups are compared separately; can be repeated."),
     timing: bool = Option(True, help="Whether to time predictions."),
     cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
     retries: opt.Retries = 3, max_queries: opt.MaxQueries = None,
@@ -228,7 +228,7 @@ def compress(
 def label(
     teacher: opt.Teacher, data: opt.Data,
     out: Path = Option(
-        Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a row for each."),
+        Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a line per row."),
     drop: opt.Drop = None, rows: opt.Rows = "auto", classes: opt.Classes = None,
     task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
     onnx_output: opt.OnnxOutput = None,
@@ -240,7 +240,7 @@ def label(
     trust_pickle: opt.TrustPickle = False,
     debug: opt.Debug = False,
 ) -> None:  # fmt: skip
-    r"""Label rows with a teacher's predictions, as many as limits allow; the cache keeps them.
+    r"""Label rows with a teacher's predictions, within limits, and cache them.
 
     limbeck label models:teacher train.parquet --cache answers --max-queries 1000
     """

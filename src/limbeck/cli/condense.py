@@ -18,7 +18,7 @@ from limbeck.errors import ArgumentError, rename_argument
 Draws = Annotated[
     list[str],
     Argument(
-        help="The draws: a netCDF, Zarr, npy, npz or CSV file (several: a chain each), or "
+        help="The draws: a netCDF, Zarr, npy, npz or CSV file (or several, one per chain), or "
         "module:name."
     ),
 ]
@@ -28,7 +28,7 @@ Variables = Annotated[
 ]
 BurnIn = Annotated[int, Option(help="Draws to drop at the start of each chain.", min=0)]
 Thin = Annotated[int, Option(help="Take every thin-th draw.", min=1)]
-Layout = Annotated[str, Option(help="The arrays' first axes: auto, chains, draws, emcee.")]
+Layout = Annotated[str, Option(help="What the arrays' first axes are: auto, chains, draws, emcee.")]
 
 
 def predict_function(text: str) -> Callable[..., Any]:
@@ -111,12 +111,12 @@ def condense(
         help="module:name of a function of (draw, x), or of a draw for a density; or "
         "logistic, probit, linear, poisson, softmax."),
     inputs: str | None = Option(
-        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name; else none."),
+        None, help="Inputs x: a CSV, Parquet, npy or npz file, or module:name. Default: none."),
     test: Path | None = Option(
         None, help="Inputs for the comparison. Default: held-out inputs."),
     test_fraction: float = Option(
-        0.2, help="The fraction of the rows that is held out without --test; 0 leaves the student "
-        "unchecked at new inputs.", min=0, max=1),
+        0.2, help="Fraction of rows held out without --test; with 0 the student is not checked at "
+        "new inputs.", min=0, max=1),
     label: str | None = Option(None, help="The column with outcomes y, for the comparison."),
     drop: Drop = None,
     components: int = Option(10, help="Pseudo-draws, or components of a density.", min=1),
@@ -176,14 +176,14 @@ def evidence(
     ],
     draws: Draws,
     support: list[str] | None = Option(
-        None, help="The support of a variable: sigma=positive, p=0:1, w=simplex, c=ordered; of "
-        "draws without names by position: 4=positive. Can be repeated."),
+        None, help="The support of a variable: sigma=positive, p=0:1, w=simplex, c=ordered; for "
+        "draws without names, its position: 4=positive. Can be repeated."),
     student: str = Option(
         "auto", help="auto, gaussian, student_t, autoregressive, radial, mixture, flow."),
-    sweeps: int = Option(10, help="Sweeps that check the draws.", min=0),
+    sweeps: int = Option(10, help="Number of sweeps that check the draws.", min=0),
     probe: str | None = Option(
         None, help="Points where draws may have missed mass: an npy or npz file, or module:name."),
-    std_error: float = Option(0.005, help="The error below which no further student is tried."),
+    std_error: float = Option(0.005, help="Standard error at which no further student is tried."),
     variables: Variables = None, burn_in: BurnIn = 0, thin: Thin = 1, layout: Layout = "auto",
 ) -> Outcome:  # fmt: skip
     r"""Estimate the evidence of a model from draws of its posterior.

@@ -79,7 +79,7 @@ def normalize(
     training: dict[str, Any],
     target: Target,
     student: str | None = Option(None, help="nade, deep-nade, made, or module:name."),
-    hidden: int | None = Option(None, help="Its hidden units.", min=1),
+    hidden: int | None = Option(None, help="Hidden units of the student.", min=1),
     loss: str = Option("kl", help="kl, square_error, reverse_kl, score_matching."),
     chains: int = Option(2000, help="Chains of the target.", min=1),
     burn_in: int = Option(2000, help="Sweeps before the first step.", min=0),
@@ -120,9 +120,9 @@ def logz(
     common: Common, training: dict[str, Any],
     target: Target,
     proposal: str | None = Option(
-        None, help="A result of limbeck normalize, or module:name. Default: distil one first."),
+        None, help="A result of limbeck normalize, or module:name. Default: distil one if needed."),
     method: str = Option("auto", help="auto, ais, tempering, bridge, importance, exact."),
-    std_error: float | None = Option(None, help="Standard error to reach; --seconds limits all."),
+    std_error: float | None = Option(None, help="Standard error to reach, within --seconds."),
     samples: int | None = Option(None, help="Samples of each kind. Default: 10,000.", min=2),
     burn_in: int | None = Option(None, help="Sweeps of the chains before use.", min=0),
     chains: int | None = Option(None, help="Bridge: the number of chains.", min=1),
@@ -130,7 +130,7 @@ def logz(
     kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
     start: Path | None = Option(None, help="Events that chains start from, such as data."),
     temperatures: int | None = Option(None, help="AIS: temperatures. Default: 14,500.", min=2),
-    reverse: bool = Option(False, "--reverse", help="AIS: anneal back too, for an upper bound."),
+    reverse: bool = Option(False, "--reverse", help="AIS: also anneal back, for an upper bound."),
     hidden: int | None = Option(None, help="Hidden units, if a student is distilled.", min=1),
 ) -> Outcome:  # fmt: skip
     r"""Estimate log Z of a target, and check whether the estimate can be trusted.

@@ -73,15 +73,15 @@ Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeate
 QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
 Cache = Annotated[Path | None, QueryOption(help="A folder to store the teacher's predictions in.")]
 CacheKey = Annotated[
-    str | None, QueryOption(help="A name in the cache for a teacher that is a function.")
+    str | None, QueryOption(help="Name in the cache of a teacher that is a function.")
 ]
-TeacherBatch = Annotated[int | None, QueryOption(help="Rows in a call of the teacher.", min=1)]
+TeacherBatch = Annotated[int | None, QueryOption(help="Rows per call of the teacher.", min=1)]
 Retries = Annotated[int, QueryOption(help="Attempts after a connection error.", min=0)]
 MaxQueries = Annotated[
-    int | None, QueryOption(help="Rows, beside those in the cache, to label at most.", min=1)
+    int | None, QueryOption(help="Maximum number of rows to label, besides cached ones.", min=1)
 ]
-QueriesPerSecond = Annotated[float | None, QueryOption(help="Rows a second at most.")]
-QuerySeconds = Annotated[float | None, QueryOption(help="Seconds of queries at most.")]
+QueriesPerSecond = Annotated[float | None, QueryOption(help="Maximum number of rows per second.")]
+QuerySeconds = Annotated[float | None, QueryOption(help="Time limit for queries, in seconds.")]
 QueryWorkers = Annotated[int, QueryOption(help="Threads that call the teacher.", min=1)]
 Teacher = Annotated[
     str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
@@ -89,14 +89,14 @@ Teacher = Annotated[
 Data = Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")]
 Rows = Annotated[str, Option(help="What the teacher accepts: frame, array, or auto.")]
 Classes = Annotated[
-    str | None, Option(help="Names of a teacher's classes in order, as no,yes, where it has none.")
+    str | None, Option(help="Names of the classes in order, such as no,yes, for a teacher without.")
 ]
 Task = Annotated[str, Option(help="auto, classification, multilabel or regression.")]
 TeacherOutput = Annotated[
     str, Option(help="The teacher's outputs: auto, logits, probabilities, values.")
 ]
-OnnxOutput = Annotated[str | None, Option(help="The output of an ONNX file with several.")]
-TrustPickle = Annotated[bool, Option("--trust-pickle", help="Read a pickle: it may run any code.")]
+OnnxOutput = Annotated[str | None, Option(help="The output to use if an ONNX file has several.")]
+TrustPickle = Annotated[bool, Option("--trust-pickle", help="Read a pickle; it may run any code.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[str, Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")]
 
@@ -106,7 +106,7 @@ class Common:
     r"""The options of every command that makes a result."""
 
     export: Path | None = Option(
-        None, help="Write the student to a file too, such as student.onnx."
+        None, help="Also write the student to a file, such as student.onnx."
     )
     out: Path | None = ResultOption(
         None, "--out", "-o",
@@ -124,17 +124,17 @@ class Common:
         "'recall[fraud]=0.9'; exit code 3 if it is not met. Can be repeated.",
     )  # fmt: skip
     verdicts: bool = ResultOption(True, help="Whether a failed verdict gives exit code 3.")
-    seed: int = Option(0, help="Seed of everything random.", min=0)
+    seed: int = Option(0, help="Random seed.", min=0)
     device: str = Option("auto", help="Where to run: auto, cpu, cuda.")
     json: bool = PrintOption(False, "--json", help="Print the result as JSON.")
     quiet: bool = PrintOption(False, "--quiet", "-q", help="Print errors only, or JSON.")
     debug: Debug = False
-    steps: int | None = TrainingOption(help="Steps.", min=1)
-    batch_size: int | None = TrainingOption(help="Inputs a step.", min=1)
+    steps: int | None = TrainingOption(help="Number of training steps.", min=1)
+    batch_size: int | None = TrainingOption(help="Inputs per step.", min=1)
     lr: float | None = TrainingOption(help="The learning rate.")
     optimizer: str | None = TrainingOption(help="A name in torch.optim, such as adam.")
     schedule: str | None = TrainingOption(help="cosine, constant, linear, logarithmic.")
-    seconds: float | None = TrainingOption(help="Time limit of the training in seconds.")
+    seconds: float | None = TrainingOption(help="Time limit of training, in seconds.")
     engine: str | None = TrainingOption(help="auto, eager or compiled.")
     checkpoint_seconds: float = Option(
         30.0, help="Seconds between checkpoints.", rich_help_panel="Training"

@@ -35,7 +35,7 @@ def export(
     predict: str | None = Option(
         None, help="For a condensed bag: module:name of the function of (draw, x)."),
     own: str | None = Option(
-        None, "--student", help="For a student of your own: module:name of a module like it."),
+        None, "--student", help="For a student of your own: module:name of a module of its kind."),
     debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Write a result's student as ONNX, as a torch program, as C or as plain NumPy."""
@@ -75,7 +75,7 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
 def report(
     result: ResultFolder,
-    open_page: bool = Option(False, "--open", help="Open it in the browser."),
+    open_page: bool = Option(False, "--open", help="Open the page in the browser."),
     debug: Debug = False,
 ) -> None:
     r"""Write a report on a result: report.html, report.md and report.json."""
@@ -92,9 +92,9 @@ def demo(
     part: str = Argument("all", help="What to show: all, compress, condense or normalize."),
     members: int = Option(10, help="Nets in the teacher ensemble.", min=1),
     steps: int = Option(3000, help="Steps of each distillation.", min=1),
-    seed: int = Option(0, help="Seed of everything random.", min=0),
+    seed: int = Option(0, help="Random seed.", min=0),
     as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
-    quiet: bool = Option(False, help="No progress bars."),
+    quiet: bool = Option(False, help="Show no progress bars."),
     out: Path = Option(Path("limbeck-demo"), help="Folder for pictures and pages."),
     debug: Debug = False,
 ) -> None:
@@ -111,7 +111,7 @@ def info(
     as_json: bool = Option(False, "--json", help="Print JSON."),
     debug: Debug = False,
 ) -> None:
-    r"""Show versions, devices and extras; or say what a file or result is."""
+    r"""Show versions, devices and extras, or describe a file or result."""
     lines = _installation() if path is None else describe_path(path)
     width = max(map(len, lines))
     text = "\n".join(f"{name:{width}} {value}" for name, value in lines.items())
