@@ -12,7 +12,7 @@ class Verdict:
     Attributes:
         doubts: The checks that failed, as text.
         unchecked: The checks that did not run, as text; they do not count as passed.
-        assumption: What no check can tell, as text, such as about modes that nothing led to.
+        assumption: What no check can detect, as text, such as modes that nothing reached.
     """
 
     doubts: tuple[str, ...] = ()

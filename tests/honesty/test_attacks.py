@@ -164,7 +164,7 @@ def test_events_of_start_lead_to_a_needle():
     target = lb.Energy(energy, lb.Binary(size))
     unaware = estimate(target, method="importance")
     assert not mode_reasons(unaware)
-    assert "no mass to which none of its samples, chains, or climbs" in unaware.sentence()
+    assert "its samples, chains and climbs from likely events reached all" in unaware.sentence()
     assert unaware.to_dict()["assumption"] == unaware.verdict.assumption
     z = estimate(target, method="importance", start=needle)
     assert not z.verdict.trustworthy

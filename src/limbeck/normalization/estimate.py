@@ -306,10 +306,10 @@ class Method:
         # log densities are rounded to about as much as log Z is
         rounding = 2 * torch.finfo(densities.dtype).eps * max(1.0, abs(z.value))
         z.std_error = math.hypot(z.std_error, lacking, rounding)
-        led = "samples, chains" + (", or climbs from likely events" if counts else "")
+        found = "samples, chains and climbs from likely events" if counts else "samples and chains"
         z.verdict = Verdict(
             (*z.verdict.doubts, *reasons, *texts), (*z.verdict.unchecked, *unchecked),
-            f"it is assumed that there is no mass to which none of its {led} led",
+            f"this assumes that its {found} reached all of the mass",
         )  # fmt: skip
         z.diagnostics |= counts
         z.seed, z.seconds = seed, time.perf_counter() - began

@@ -84,7 +84,7 @@ def test_a_student_that_is_better_keeps_more_than_all():
         (range(100), None, "Yes: the student has accuracy 98.20 ± 0.42% against 90.00 ± 0.95% of "),
         (range(100), range(200), "Yes: the student has accuracy 98.20 ± 0.42% against 90.00 "),
         (range(100), range(0), "No: the student has accuracy 98.20 ± 0.42% against 100.0% of "),
-        (range(21), None, "It cannot be told: "),  # less than two errors better
+        (range(21), None, "Unclear: "),  # less than two errors better
         (range(18), None, "No: "),  # the same
     ],
 )
@@ -100,7 +100,7 @@ def test_one_sentence_says_whether_the_teacher_was_needed(baseline, trees, answe
 def test_without_labels_it_cannot_be_told_whether_the_teacher_was_needed():
     assert report().need() == ""
     found = report(baseline=range(100), labels=False)
-    assert found.need().endswith("It cannot be told without true labels of the test rows.")
+    assert found.need().endswith("Unclear without true labels of the test rows.")
 
 
 def test_a_class_that_only_the_teacher_teaches_is_a_need():

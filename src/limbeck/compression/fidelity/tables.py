@@ -322,7 +322,7 @@ def need(report: Fidelity) -> str:
         return ""
     question = "Did you need the teacher?"
     if not report.labelled:
-        return f"{question} It cannot be told without true labels of the test rows."
+        return f"{question} Unclear without true labels of the test rows."
     names = ["r2"] if report.task == "regression" else ["accuracy", "log_probability"]
     names += [report.main] if MEASURES[report.main].class_title else []
     texts, outcomes = [], set()
@@ -337,7 +337,7 @@ def need(report: Fidelity) -> str:
         gap = figure_in_words(name, gaps[best], signed=True, points=" points")
         title = measure_title(report, name)
         texts.append(f"{title} {one} against {two} of {report.names[best]} ({gap or '–'})")
-    answer = "It cannot be told"
+    answer = "Unclear"
     if "more" in outcomes and "less" not in outcomes:
         answer = "Yes"
     elif outcomes <= {"less", "none"}:
