@@ -38,6 +38,7 @@ def test_each_command_has_help(limbeck, command):
     assert found.code == 0
     assert f"Usage: limbeck {command}" in found.out
     assert "--debug" in found.out
+    assert ("--require" in found.out) == ("recall[fraud]=0.9" in found.out)  # not taken as markup
 
 
 def test_the_version_is_limbecks(limbeck):

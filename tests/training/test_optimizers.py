@@ -159,7 +159,7 @@ def test_an_instance_that_lacks_parameters_is_refused():
 
 def test_an_instance_has_its_own_rate():
     student = net(1)
-    with refused("lr", expected="no lr beside an optimizer instance"):
+    with refused("lr", expected="no lr with an optimizer instance"):
         distilled(student, optimizer=torch.optim.Adam(student.parameters()), lr=0.1)
 
 

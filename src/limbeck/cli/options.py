@@ -121,7 +121,7 @@ class Common:
     )
     require: list[str] | None = ResultOption(
         None, help="A required figure, such as agreement=0.98, rare_recall=0.9 or "
-        "'recall[fraud]=0.9'; exit code 3 if it is not met. Can be repeated.",
+        r"'recall\[fraud]=0.9'; exit code 3 if it is not met. Can be repeated.",
     )  # fmt: skip
     verdicts: bool = ResultOption(True, help="Whether a failed verdict gives exit code 3.")
     seed: int = Option(0, help="Random seed.", min=0)

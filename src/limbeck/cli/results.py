@@ -24,7 +24,7 @@ from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 if TYPE_CHECKING:
     from limbeck.storage.folders import Files
 
-DEVELOPERS = ("dev", "test", "docs", "browser")  # extras that users do not need
+DEVELOPERS = ("dev", "test", "docs", "oracles")  # extras that users do not need
 ResultFolder = Annotated[Path, Argument(help="A folder that one of limbeck's commands wrote.")]
 
 

@@ -176,7 +176,7 @@ def compress(
         mix_labels(np.zeros((n, model.outputs)), array, 1.0, model.classes)  # refuses unusable ones
         leak = _label_column(data.given, array)
     elif teacher_folds is not None:
-        raise ArgumentError("labels", None, "the labels of the rows, beside teacher_folds")
+        raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
     if leak is not None:
         warnings.warn(leak, stacklevel=user_stacklevel())
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)

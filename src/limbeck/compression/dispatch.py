@@ -136,7 +136,7 @@ def as_row_teacher(
     """
     spec = OutputSpec(task, teacher_output, classes, onnx_output).checked()
     if onnx_output is not None and not str(teacher).lower().endswith(".onnx"):
-        received = f"{onnx_output!r} for a teacher that is no ONNX file"
+        received = f"{onnx_output!r} for a teacher that is not an ONNX file"
         raise ArgumentError("onnx_output", received, "None, or the path of an ONNX file as teacher")
     if isinstance(teacher, LISTS):
         model = _several(list(teacher), X, spec, weights, stack)

@@ -36,7 +36,7 @@ class ArrayFormat:
         r"""Rows as tensors: of float64, unless they come in what float32 holds."""
         x = _tensor(given, argument)
         if tuple(x.shape[1:]) != self.shape:
-            expected = f"rows of shape {self.shape}, as the student was made for"
+            expected = f"rows of shape {self.shape}, as in the student's training data"
             raise ArgumentError(argument, f"rows of shape {tuple(x.shape[1:])}", expected)
         return x
 

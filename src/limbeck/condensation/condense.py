@@ -197,7 +197,7 @@ def condense(
     if default and not resumable and terms == [(1, "cross_entropy", 1)]:
         bag_steps = 400 if steps == "auto" else int(steps)
     elif joint:
-        expected = "False beside other students, losses and settings of gradient descent"
+        expected = "False with other students, losses and settings of gradient descent"
         raise ArgumentError("joint", True, expected)
     return _condense_draws(request, criterion, online, draws_per_input, bag_steps)
 
@@ -307,7 +307,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     source.to(device, dtype, seed)
     training = split.fit_batches(training, data)
     if training.patience is not None:
-        expected = "None beside predictions, which are known at the inputs alone"
+        expected = "None with predictions, which are known only at the inputs"
         raise ArgumentError("patience", training.patience, expected)
     averages = map_parameters(averages, lambda value, dims: value.to(device, dtype))
     targets = averages if split.rows is None else rows_of(averages, split.rows[0])

@@ -75,7 +75,7 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
         if not isinstance(inputs, Dataset):
             raise ArgumentError("held_out", f"{type(inputs).__name__} inputs", ACCEPTED)
         if part:
-            raise ArgumentError("held_out_fraction", fraction, "'auto' or 0 beside held_out")
+            raise ArgumentError("held_out_fraction", fraction, "'auto' or 0 if held_out is given")
         return HeldOut(source, inputs, GIVEN)
     if part == 0:
         return HeldOut(source, None, "", "held_out_fraction is 0")

@@ -95,7 +95,7 @@ class AIS(Method):
             fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
             for name, value in fixed.items():
                 if value:
-                    expected = "nothing beside std_error and seconds, which decide on it"
+                    expected = "nothing with std_error and seconds, which determine it"
                     raise ArgumentError(name, shown(value), expected)
         if self.reverse:
             self._set_start("start")

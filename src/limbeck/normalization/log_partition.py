@@ -173,7 +173,7 @@ def log_partition(
         for name, value in (settings | (budget if isinstance(method, AIS) else {})).items():
             if value is not None:
                 where = f"set it in lb.{type(method).__name__}()"
-                expected = f"no such keyword beside a method object: {where}"
+                expected = f"no such keyword with a method object: {where}"
                 raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, method.seconds

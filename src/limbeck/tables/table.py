@@ -280,7 +280,7 @@ def as_frame(df: object) -> Any:
     if not isinstance(df, pd.DataFrame) and hasattr(df, "to_pandas"):
         df = df.to_pandas()
     if not isinstance(df, pd.DataFrame):
-        expected = "a data frame of pandas or Polars: pandas.DataFrame makes one of much else"
+        expected = "a data frame of pandas or Polars; pandas.DataFrame converts most other data"
         raise ArgumentError("df", f"a {type(df).__name__}", expected)
     return df
 

@@ -245,7 +245,7 @@ def _gradient_update(training: Training) -> GradientUpdate:
         optimizer, options = preset["optimizer"], dict(preset["options"])
     if training.lr is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentError("lr", training.lr, "no lr beside an optimizer instance")
+            raise ArgumentError("lr", training.lr, "no lr with an optimizer instance")
         options["lr"] = training.lr
     schedule = preset["schedule"] if training.chooses_schedule else training.schedule
     return GradientUpdate(optimizer, schedule, clip=training.clip, **options)
