@@ -2,10 +2,10 @@ r"""Mutation testing: insert random small faults into the mathematics and count 
 
     python tools/mutations.py --number 200 --workers 2 --out mutations.json
 
-First every test runs once under coverage, which tells the tests of each line and their seconds.
-Each fault then changes one operator, comparison, sign, constant or function name, and the tests that
-execute its statement run, quick ones first, until one fails. `--tree` judges another checkout. Needs
-the package coverage.
+First every test runs once under coverage, which records the tests of each line and their seconds.
+Each fault then changes one operator, comparison, sign, constant or function name, and the tests
+that execute its statement run, quick ones first, until one fails. `--tree` judges another checkout.
+Needs the package coverage.
 """
 
 from __future__ import annotations
