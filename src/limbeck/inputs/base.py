@@ -11,17 +11,7 @@ from torch import Tensor
 
 from limbeck import arrays
 from limbeck.arguments import Seed, checked_arguments
-from limbeck.arrays import (
-    Batch,
-    Part,
-    as_part,
-    as_parts,
-    check_alike,
-    check_rows,
-    join,
-    label,
-    strip_prefix,
-)
+from limbeck.arrays import Batch, Part, as_part, label, strip_prefix
 from limbeck.errors import ArgumentError
 
 
@@ -105,7 +95,7 @@ class Eager(Inputs):
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = as_parts(batch.x, argument)
+        parts = arrays.as_parts(batch.x, argument)
         n = len(next(iter(parts.values())).values) if n is None else n
         x = {k: self._cast(p, n, label(argument, k), "were asked for") for k, p in parts.items()}
         fields = {}
@@ -116,7 +106,7 @@ class Eager(Inputs):
         return Batch(x.get("", x), **fields)
 
     def _cast(self, part: Part, n: int, name: str, of: str) -> Tensor:
-        check_rows(part.values, n, name, of)
+        arrays.check_rows(part.values, n, name, of)
         part = part._replace(typed=part.typed and not self.converts)
         return arrays.cast(part, self.device, self.dtype, name)
 
@@ -174,10 +164,11 @@ class Nested(Eager):
 def join_batches(batches: Sequence[Batch], names: Sequence[str], argument: str) -> Batch:
     r"""The rows of batches whose x and y are alike, in order, without weights and row numbers."""
     inputs = [batch.x for batch in batches]
-    check_alike(inputs, names, argument)
-    check_alike([batch.y for batch in batches], [f"labels of {name}" for name in names], argument)
+    arrays.check_alike(inputs, names, argument)
+    labels_of = [f"labels of {name}" for name in names]
+    arrays.check_alike([batch.y for batch in batches], labels_of, argument)
     labels = [batch.y for batch in batches if batch.y is not None]
-    return Batch(join(inputs), torch.cat(labels) if labels else None)
+    return Batch(arrays.join(inputs), torch.cat(labels) if labels else None)
 
 
 def spread(seed: int, count: int) -> list[int]:
