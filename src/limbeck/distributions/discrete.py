@@ -64,10 +64,7 @@ class Bernoulli(_Classes):
         y = self.outputs
         return forms.log_probabilities(y.reshape(-1, 1), self.form).reshape(*y.shape, 2)
 
-    @property
-    def mean(self) -> Tensor:
-        r"""The probability of 1."""
-        return self.logits.sigmoid() if given(self.logits) else self.probs
+    mean = property(lambda self: self.logits.sigmoid() if given(self.logits) else self.probs)
 
     @property
     def variance(self) -> Tensor:
@@ -104,15 +101,8 @@ class Categorical(_Classes):
         r"""Log probabilities (..., K)."""
         return base.class_log_probabilities(self.probs, self.logits)
 
-    @property
-    def mean(self) -> Tensor:
-        r"""Probabilities (..., K)."""
-        return base.class_probabilities(self.probs, self.logits)
-
-    @property
-    def variance(self) -> Tensor:
-        r"""The variance of each class's indicator, (..., K)."""
-        return self.mean * (1 - self.mean)
+    mean = property(lambda self: base.class_probabilities(self.probs, self.logits))
+    variance = property(lambda self: self.mean * (1 - self.mean))  # of indicators of the classes
 
     @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:

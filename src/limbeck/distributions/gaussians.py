@@ -172,14 +172,10 @@ class MultivariateNormal(
     trailing = (1, 2)
     event = mean_dims = 1
 
-    @property
-    def mean(self) -> Tensor:
-        r"""The mean (..., D)."""
-        return self.loc.expand(*self.batch_shape, -1)
+    mean = property(lambda self: self.loc.expand(*self.batch_shape, -1))
 
     @property
     def variance(self) -> Tensor:
-        r"""The variance of each variable, (..., D)."""
         return self.scale_tril.square().sum(-1).expand(*self.batch_shape, -1)
 
     @property

@@ -83,9 +83,7 @@ class Autoregressive(Specified):
         terms = (z.log_softmax(2) * targets).sum(2) if self._states else targets * z - F.softplus(z)
         return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""log p(x), (n,)."""
-        return self.log_prob(x)
+    forward = log_prob
 
     def logits(self, x: Tensor) -> Tensor:
         r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""
@@ -249,9 +247,8 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
     numbers = as_numbers(order, "order").cpu()
-    whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    numbered = whole and numbers.ndim == 1
-    if not numbered or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
+    whole = not numbers.is_floating_point() and numbers.dtype != torch.bool
+    if not whole or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
         received = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", received, expected)
     return numbers.long().clone()

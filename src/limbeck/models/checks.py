@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,6 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
 
 
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 Sizes = tuple[int, ...]
 Inner = dict[str, Any]  # the spec of a module inside another
 
@@ -67,7 +66,7 @@ def spec_fields(
     fields = {name: value for name, value in spec.items() if name != "type"}
     fields = read_fields(fields, kinds, "spec", optional)
     if "dtype" in fields:
-        fields["dtype"] = DTYPES[fields["dtype"]]
+        fields["dtype"] = getattr(torch, fields["dtype"])
     return fields
 
 
@@ -77,12 +76,6 @@ def count_numbers(tensors: Mapping[str, Tensor]) -> int:
     The million is for what a file does not hold, such as the indicators of categories.
     """
     return 2**20 + sum(tensor.numel() for tensor in tensors.values())
-
-
-def check_size(size: int, most: int | None) -> None:
-    r"""Refuse a spec of so many numbers if the file's tensors have fewer, before allocation."""
-    if most is not None and size > most:
-        raise ArgumentError("spec", f"a model of {size:,} numbers", f"at most {most:,}")
 
 
 class Specified(nn.Module):
@@ -134,6 +127,7 @@ class Specified(nn.Module):
         from limbeck.models import from_spec
 
         fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
-        check_size(cls._least_size(fields), most)
+        if most is not None and (size := cls._least_size(fields)) > most:  # before allocation
+            raise ArgumentError("spec", f"a model of {size:,} numbers", f"at most {most:,}")
         inner = {k: from_spec(v, most) for k, v in fields.items() if isinstance(v, dict)}
         return cls._make(fields | inner | options)

@@ -13,6 +13,7 @@ in operators of torch; higher derivatives are those of `formula`.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -24,7 +25,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from limbeck.models.checks import Maybe
-from limbeck.models.kernels import nade_native, triton_kernels
+from limbeck.models.kernels import nade_native
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -107,6 +108,15 @@ def use_native(x: Tensor, w: Tensor) -> bool:
     r"""Whether the C++ kernels are there, and worth it."""
     large = x.dtype in nade_native.NAMES and x.numel() * w.shape[-1] >= WORTH_NATIVE
     return large and x.device.type == "cpu" and nade_native.available()
+
+
+@functools.cache
+def triton_kernels() -> ModuleType | None:
+    r"""The kernels for a GPU; None on platforms without Triton."""
+    try:
+        return importlib.import_module("limbeck.models.kernels.nade_triton")
+    except ImportError:
+        return None
 
 
 def gpu_kernels(x: Tensor) -> ModuleType | None:
