@@ -61,8 +61,7 @@ class RBM(Unnormalized):
         dtype: torch.dtype | None = None, device: Device = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if dtype not in (None, torch.float32, torch.float64):
-            raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
+        dtype = None if dtype is None else floating(dtype)
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
         shapes = {name: tuple(part.shape) for name, part in parts.items()}

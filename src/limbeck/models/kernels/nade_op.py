@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from limbeck.models.checks import Maybe
 from limbeck.models.kernels import nade_native
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
@@ -205,7 +204,6 @@ def _function(
             ctx.save_for_forward(*inputs[:count])
             ctx.formula = functools.partial(formula, inputs[count])
             ctx.size, ctx.unwanted = inputs[count], inputs[count + 1 :] == (False,)
-            ctx.set_materialize_grads(pull is not None)
             if ctx.unwanted:
                 ctx.mark_non_differentiable(output[0])
 
@@ -215,13 +213,12 @@ def _function(
             if pull is not None:
                 each = zip(pull(*v, *tensors, ctx.size, needs[0]), needs, strict=False)
                 return *(g if need else None for g, need in each), None
-            v = (None, *v[1:]) if ctx.unwanted else v
+            v = (torch.zeros_like(tensors[1]), *v[1:]) if ctx.unwanted else v
 
             def back(*both: Tensor) -> Any:
                 return torch.func.vjp(ctx.formula, *both[:count])[1](both[count:])
 
-            both = (*tensors, *_filled(v, tensors[1:]))
-            return *_by_rows(back, both, (*axes, *results), axes), None, None
+            return *_by_rows(back, (*tensors, *v), (*axes, *results), axes), None, None
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -229,7 +226,7 @@ def _function(
                 value, back = torch.func.vjp(ctx.formula, *both[:count])[:2]
                 return torch.func.vjp(back, tree_map(torch.zeros_like, value))[1](both[count:])[0]
 
-            both = (*ctx.saved_tensors, *_filled(tangents[:count], ctx.saved_tensors))
+            both = (*ctx.saved_tensors, *tangents[:count])
             first, *rest = _by_rows(along, both, (*axes, *axes), results)
             return (None if ctx.unwanted else first, *rest) if rest else first
 
@@ -265,11 +262,6 @@ def _define(
 def empty(tensor: Tensor) -> Tensor:
     r"""A contiguous tensor of the same shape."""
     return tensor.new_empty(tensor.shape)
-
-
-def _filled(tensors: Sequence[Maybe], like: Sequence[Tensor]) -> list[Tensor]:
-    pairs = zip(tensors, like, strict=True)
-    return [torch.zeros_like(other) if each is None else each for each, other in pairs]
 
 
 def _by_rows(
