@@ -16,8 +16,6 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
-from limbeck.arguments import UserObject, checked_arguments
-from limbeck.arrays import leaves
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Generator, Mixture, given
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
@@ -161,9 +159,8 @@ class TorchFamily(Distribution):
             samples = self._fixed_samples()
             return samples.mean(0) if name == "mean" else samples.var(0)
 
-    def log_prob(self, y: UserObject[base.Events]) -> Tensor:
-        made, like = self.torch, leaves(self)[0]
-        y = base.as_events(y, like, self)
+    def _log_prob(self, y: Tensor) -> Tensor:
+        made = self.torch
         logs: Tensor = made.log_prob(y)
         try:
             inside = made.support.check(y)
@@ -171,9 +168,7 @@ class TorchFamily(Distribution):
             return logs
         return torch.where(inside, logs, -math.inf)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[base.Shape] = (), generator: Generator = None) -> Tensor:
-        size = base.as_shape(shape)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         if generator is None:
             return self.torch.sample(size)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
