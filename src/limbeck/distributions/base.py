@@ -73,6 +73,10 @@ class Distribution:
     def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         raise NotImplementedError
 
+    def _fixed_samples(self) -> Tensor:
+        r"""Samples for means and tails that a family has no formula for, (2000, ...)."""
+        return self.sample(2000, torch.Generator().manual_seed(0))
+
     def cdf(self, y: UserObject[Events]) -> Tensor:
         r"""P(Y ≤ y)."""
         return self.tail(as_events(y, self.mean, self), False)

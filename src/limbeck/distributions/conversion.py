@@ -19,7 +19,7 @@ from torch.distributions import constraints
 from limbeck.distributions import base
 from limbeck.distributions.base import ABSENT, Distribution, Generator, Mixture, given
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
-from limbeck.distributions.families import SAMPLES, Censored, DerivedFamily
+from limbeck.distributions.families import Censored, DerivedFamily
 from limbeck.distributions.gaussians import MultivariateNormal, Normal
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
@@ -176,10 +176,6 @@ class TorchFamily(Distribution):
             torch.default_generator.manual_seed(seed)
             return self.torch.sample(size)
 
-    def _fixed_samples(self) -> Tensor:
-        samples: Tensor = self.sample((SAMPLES,), torch.Generator().manual_seed(0))
-        return samples.sort(0).values
-
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         if self.event:
             return super().tail(y, upper)
@@ -196,7 +192,7 @@ class TorchFamily(Distribution):
             except NotImplementedError:
                 samples = self._fixed_samples()
                 more = [1] * (y.ndim - samples.ndim + 1)
-                samples = samples.reshape(SAMPLES, *more, *samples.shape[1:])
+                samples = samples.reshape(len(samples), *more, *samples.shape[1:])
                 below = (samples <= y).to(samples.dtype).mean(0)
         if not self.discrete and (support := getattr(self.torch, "support", None)) is not None:
             below = torch.where(support.check(y), below, (y > self.mean).to(below.dtype))

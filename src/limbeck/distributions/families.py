@@ -14,8 +14,6 @@ from limbeck.arrays import random
 from limbeck.distributions.base import ABSENT, Distribution, Generator
 from limbeck.distributions.discrete import Categorical
 
-SAMPLES = 2000  # for means and tails that a family has no formula for
-
 
 def ordinal(eta: UserObject[Tensor], cutpoints: UserObject[Tensor]) -> Categorical:
     r"""Ordered classes 0 … K−1 by cumulative logits: P(Y ≤ k) = σ(cutpoints[k] − eta).
@@ -99,11 +97,8 @@ class Censored(
 
     __slots__ = ()
     trailing = (0, 0, 0)
-    mean = property(lambda self: self._samples().mean(0))
-    variance = property(lambda self: self._samples().var(0))
-
-    def _samples(self) -> Tensor:
-        return self.sample((SAMPLES,), torch.Generator().manual_seed(0))
+    mean = property(lambda self: self._fixed_samples().mean(0))
+    variance = property(lambda self: self._fixed_samples().var(0))
 
     def _log_prob(self, y: Tensor) -> Tensor:
         low, high = (torch.as_tensor(end).to(y) for end in (self.low, self.high))

@@ -3,9 +3,10 @@ r"""The base class of all sources of inputs, and of sources made of other source
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,8 @@ class Inputs(ABC):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
+    # by name in a state, attributes other than the generator: tensors, numbers, lists of numbers
+    STATE: ClassVar[Mapping[str, str]] = {}
     own_batches = False  # whether the data come in batches, which the loop takes by `own_batch`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
 
@@ -67,14 +70,27 @@ class Inputs(ABC):
         self.device, self.dtype = torch.device(device), dtype
         self.generator = torch.Generator(self.device)
         self.generator.manual_seed(seed if self.seed is None else self.seed)
+        self._restart()
+
+    def _restart(self) -> None:  # noqa: B027 - most need nothing
+        r"""Set the source to its start, on its device."""
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""The tensors that are needed to continue drawing exactly."""
-        return {"generator": self.generator.get_state()}
+        state = {"generator": self.generator.get_state()}
+        for key, name in self.STATE.items():
+            value = getattr(self, name)
+            value = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            state[key] = value.clone()
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Continue from a state of `state_dict`."""
         self.generator.set_state(state["generator"].cpu())
+        for key, name in self.STATE.items():
+            tensor = isinstance(getattr(self, name), Tensor)
+            value = state[key].to(self.device, copy=True) if tensor else state[key].tolist()
+            setattr(self, name, value)
 
 
 class Eager(Inputs):

@@ -3,8 +3,8 @@ r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -242,6 +242,8 @@ class Mix(Nested):
     torch.Size([100, 2])
     """
 
+    STATE: ClassVar[Mapping[str, str]] = {"given": "totals", "start": "start"}
+
     @arg.checked_arguments
     def __init__(
         self,
@@ -280,20 +282,6 @@ class Mix(Nested):
         labelled = all(batch.y is not None for batch in drawn.values())
         self.fields = labelled, any(batch.weight is not None for batch in drawn.values())
         return self._join(drawn)
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self._restart()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | {
-            "given": torch.tensor(self.totals, dtype=torch.int64),
-            "start": torch.tensor(self.start, dtype=torch.float64),
-        }
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.totals, self.start = state["given"].tolist(), state["start"].tolist()
 
     def _counts(self, n: int) -> list[int]:
         r"""How many of the next n rows come from each source."""

@@ -189,7 +189,12 @@ class Autoregressive(Specified):
 
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
-        codes = self.support.encode(self._flat(x))
+        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
+        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
+            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
+            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+            raise ArgumentError("x", received, expected)
+        codes = self.support.encode(x.flatten(1).index_select(1, self.order))
         if check is False or torch.compiler.is_compiling():
             return codes
         if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -204,15 +209,6 @@ class Autoregressive(Specified):
             return codes
         states = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
         return (codes.unsqueeze(-1) == states).to(codes.dtype)
-
-    def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
-        r"""(n, *shape) as (n, I) in order, with shape and type checked."""
-        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
-        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
-            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
-            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
-            raise ArgumentError(argument, received, expected)
-        return x.flatten(1).index_select(1, self.order)
 
     def _events(self, values: Tensor) -> Tensor:
         r"""(n, I, …) in order as (n, *shape, …)."""

@@ -259,6 +259,8 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
 class Resamples(Dataset):
     r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
+    STATE: ClassVar[Mapping[str, str]] = {**Dataset.STATE, "rows": "rows"}
+
     def __init__(
         self, X: Any, y: Any, members: int, bootstrap: bool = True, seed: int | None = None
     ) -> None:
@@ -284,14 +286,10 @@ class Resamples(Dataset):
         assert self.y is not None
         return Batch(self.x[drawn.T], self.y[drawn.T].long())
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | {"rows": self.rows}
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state["rows"].shape != self.rows.shape:
             raise CheckpointError("checkpoint: it is of another number of members or rows")
         super().load_state_dict(state)
-        self.rows = state["rows"].to(self.device)
 
 
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
