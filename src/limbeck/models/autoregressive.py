@@ -44,7 +44,6 @@ class Autoregressive(Specified):
         "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
         "dtype": DtypeName,
     }  # fmt: skip
-    order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
     def __init__(
@@ -59,7 +58,7 @@ class Autoregressive(Specified):
             raise ArgumentError("support", shown(support), expected)
         self._dtype = floating(dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
-        self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
+        self.order = nn.Buffer(_permutation(self.inputs, order, generator).to(device))
         # of two states a variable has one input and one output, of q states q
         self._states = () if self.support.count == 2 else (self.support.count,)
 

@@ -126,8 +126,11 @@ def gpu_kernels(x: Tensor) -> ModuleType | None:
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensor:
     if (gpu := gpu_kernels(v)) is not None:
         return gpu.logits(v, starts, w, u, run)
-    tensors, axes = (v, starts, w, u), (0, 1, None, None)
-    return _by_rows(lambda *each: (formula(*each, run),), tensors, axes, (0,))[0]
+
+    def of_rows(v: Tensor, starts: Tensor, w: Tensor, u: Tensor) -> tuple[Tensor]:
+        return (formula(v, starts, w, u, run),)
+
+    return _by_rows(of_rows, (v, starts, w, u), (0, 1, None, None), (0,))[0]
 
 
 def _pull(
