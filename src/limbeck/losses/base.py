@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class Draws(NamedTuple):
 class Loss:
     r"""A loss E(x, θ), (n,)-valued; the loop averages."""
 
-    name = "loss"  # in the history
+    name: ClassVar[str]  # in the history: that of the class, if it has no other
     requires: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
     domain = "plain"  # of these derivatives: "log", "plain" or "density"
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
@@ -48,6 +48,9 @@ class Loss:
     differentiates = False  # whether it takes input derivatives of the student
     storable = True  # whether the teacher's targets at a row can be stored for later visits
     projections: int | None = None  # random ones, in place of the sum over outputs
+
+    def __init_subclass__(cls) -> None:
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         r"""The loss of each example, (n,)."""

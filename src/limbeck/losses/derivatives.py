@@ -40,7 +40,6 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             outputs, at a cost that does not grow with I. Default: None, all outputs.
     """
 
-    name = "derivative_error"
     differentiates = True
 
     @checked_arguments
@@ -96,7 +95,6 @@ class directional_error(Loss):  # noqa: N801
         domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "plain".
     """
 
-    name = "directional_error"
     differentiates = True
     storable = False  # directions may change from one visit to the next
 

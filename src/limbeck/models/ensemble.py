@@ -295,8 +295,6 @@ class Resamples(Dataset):
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
 
-    name = "members_cross_entropy"
-
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
         logits = student.raw()  # (n, M, I)
         assert batch.y is not None
