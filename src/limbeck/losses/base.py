@@ -2,6 +2,7 @@ r"""What a loss is: a value per example, composable with + and *."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -97,7 +98,21 @@ class Loss:
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
-        return f"{self.name}()"
+        values = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, None)
+            if not isinstance(value, nn.Module | None):
+                keyword = "" if parameter.default is parameter.empty else f"{name}="
+                values.append(keyword + _described(value))
+        return f"{self.name}({', '.join(values)})"
+
+
+def _described(value: object) -> str:
+    r"""A setting of a loss, in one line."""
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
+    number = f"{value:g}" if isinstance(value, int | float) else repr(value)
+    return str(getattr(value, "__qualname__", number))
 
 
 class Sum(Loss):

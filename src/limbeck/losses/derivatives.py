@@ -15,14 +15,6 @@ from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Tensor):
-        return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
-    return str(getattr(value, "__qualname__", repr(value)))
-
-
 class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""Square error between the derivatives of all outputs with respect to the inputs.
 
@@ -74,10 +66,6 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         if self.weight == "teacher":
             return (teacher.probabilities() * squares).sum(1) / 2
         return squares.mean(1) / 2
-
-    def __repr__(self) -> str:
-        projections = "" if self.projections is None else f", projections={self.projections}"
-        return f"derivative_error(domain={self.domain!r}, weight={self.weight!r}{projections})"
 
 
 class directional_error(Loss):  # noqa: N801
@@ -157,7 +145,3 @@ class directional_error(Loss):  # noqa: N801
             return list(v)
         expected = f"{tuple(x.shape[1:])}, or with a number before it"
         raise ArgumentError("directions", f"shape {tuple(v.shape)}", expected)
-
-    def __repr__(self) -> str:
-        along, targets = _describe(self.directions), _describe(self.targets)
-        return f"directional_error({along}, targets={targets}, domain={self.domain!r})"

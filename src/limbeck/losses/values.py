@@ -47,9 +47,6 @@ class cross_entropy(Loss):  # noqa: N801
         targets = teacher.probabilities(self.temperature)
         return self.temperature**2 * -(targets * student.log_probabilities(self.temperature)).sum(1)
 
-    def __repr__(self) -> str:
-        return f"cross_entropy(temperature={self.temperature:g})"
-
 
 class logit_error(Loss):  # noqa: N801
     r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014), for models in any form."""
@@ -185,9 +182,6 @@ class hints(Loss):  # noqa: N801
         target = teacher.hidden(self.teacher_layer).flatten(1)
         return (predicted.flatten(1) - target).square().sum(1) / 2
 
-    def __repr__(self) -> str:
-        return f"hints({self.teacher_layer!r}, {self.student_layer!r})"
-
 
 class _LogDensities(Loss):
     r"""A loss on the log densities of both models."""
@@ -223,9 +217,6 @@ class log_density_error(_LogDensities):  # noqa: N801
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.log_density() - teacher.log_density() + self.c).square() / 2
-
-    def __repr__(self) -> str:
-        return f"log_density_error(c={self.c:g})"
 
 
 class reverse_kl(_LogDensities):  # noqa: N801
