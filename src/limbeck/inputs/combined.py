@@ -167,8 +167,7 @@ class Munge(Nested):
         super().__init__([self.data], seed)
         if len(self.data) < 2:
             raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
-        self.swap = swap
-        self.local_variance = local_variance
+        self.swap, self.local_variance = swap, local_variance
         self.categorical = _categorical(self.data.x, categorical)
         self.neighbours: Tensor | None = None
 
@@ -332,8 +331,7 @@ class Seek(Nested):
     ) -> None:  # fmt: skip
         self.source = as_inputs(source, "source")
         super().__init__([self.source], seed)
-        self.candidates = candidates
-        self.uniform = uniform
+        self.candidates, self.uniform = candidates, uniform
         self.loss_of: Callable[[Batch], Tensor] | None = None
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:

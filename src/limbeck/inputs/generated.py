@@ -111,8 +111,7 @@ class Noise(Inputs):
         if not isinstance(sizes, tuple | list):
             raise ArgumentError("shape", shown(shape), expected)
         self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
-        self.scale = scale
-        self.mean = mean
+        self.scale, self.mean = scale, mean
         self.dtype = torch.get_default_dtype()
 
     def draw(self, n: int) -> Tensor:
