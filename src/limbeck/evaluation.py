@@ -164,7 +164,7 @@ class View:
             raise NotDifferentiableError(text)
 
         def function(parts: Parts) -> Tensor:
-            x = _with_parts(self.x, parts)
+            x = parts[""] if isinstance(self.x, Tensor) else {**self.x, **parts}
             return self._in_domain(domain, x, lambda: self._call(x))
 
         return parts, function
@@ -187,11 +187,6 @@ class View:
         y = forms.values(forms.check_class_axis(raw(), self.who))
         y = forms.probabilities(y, self.form)
         return forms.columns(1 - y, y) if y.shape[1] == 1 else y
-
-
-def _with_parts(x: X, parts: Parts) -> X:
-    r"""x with its floating parts replaced."""
-    return parts[""] if isinstance(x, Tensor) else {**x, **parts}
 
 
 def _density_of(model: Callable[..., Tensor]) -> Callable[[X], Tensor]:
@@ -256,7 +251,7 @@ def depends_on_inputs(model: Callable[[X], Tensor], x: X) -> bool:
         return False
     try:
         with torch.enable_grad():
-            outputs = model(_with_parts(x, parts))
+            outputs = model(parts[""] if isinstance(x, Tensor) else {**x, **parts})
             if not (isinstance(outputs, Tensor) and outputs.requires_grad):
                 return False
             gradients = torch.autograd.grad(outputs.sum(), list(parts.values()), allow_unused=True)

@@ -162,6 +162,6 @@ def test_the_likelihood_of_an_energy_and_what_is_refused() -> None:
         target.log_likelihood(x, z - lb.log_partition(target, progress=False, seed=1))
     with refused("x", "6 values|values such as"):
         target.log_likelihood(torch.zeros(2, 6), z)
-    with refused("z", "None, for 30 visible"):
+    with refused("z", "30 visible and 30 hidden"):
         RBM.random(30, 30).log_likelihood(torch.zeros(1, 30))
     assert target.log_likelihood(x[:1], z).std_error == math.inf

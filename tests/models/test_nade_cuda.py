@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import limbeck as lb
-from limbeck.models.kernels import nade_op, triton_kernels
+from limbeck.models.kernels import nade_op
 from limbeck.models.nade import NADE
 from limbeck.supports import Binary, Spins, States
 from tests.models.kernels import reference
@@ -22,7 +22,7 @@ def kernels(request, monkeypatch):
         monkeypatch.setattr(nade_op, "triton_kernels", lambda: None)
         monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
         FakeTensorMode.cache_clear()  # shapes of the other kernels
-    elif triton_kernels() is None:
+    elif nade_op.triton_kernels() is None:
         pytest.skip("no Triton")
 
 

@@ -9,19 +9,7 @@ from limbeck.distributions.families import Censored, ZeroInflated, ordinal
 from limbeck.distributions.gaussians import MultivariateNormal, Normal
 
 __all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Censored",
-    "Distribution",
-    "Mixture",
-    "MultivariateNormal",
-    "Normal",
-    "Poisson",
-    "ZeroInflated",
-    "as_distribution",
-    "average",
-    "broadcast",
-    "check",
-    "ordinal",
-    "weighted_average",
+    "Bernoulli", "Categorical", "Censored", "Distribution", "Mixture", "MultivariateNormal",
+    "Normal", "Poisson", "ZeroInflated", "as_distribution", "average", "broadcast", "check",
+    "ordinal", "weighted_average",
 ]  # fmt: skip

@@ -57,12 +57,25 @@ class Distribution:
 
     def log_prob(self, y: UserObject[Events]) -> Tensor:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
+        return self._log_prob(as_events(y, leaves(self)[0], self))
+
+    def _log_prob(self, y: Tensor) -> Tensor:
         raise NotImplementedError
 
     @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent events (*shape, ...); by default one of each distribution."""
+        sizes = shape if isinstance(shape, list | tuple) else (shape,)
+        expected = "a whole number from 0, or a tuple of such"
+        size = tuple(integer("shape", size, expected, least=0) for size in sizes)
+        return self._sample(size, generator)
+
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         raise NotImplementedError
+
+    def _fixed_samples(self) -> Tensor:
+        r"""Samples for means and tails that a family has no formula for, (2000, ...)."""
+        return self.sample(2000, torch.Generator().manual_seed(0))
 
     def cdf(self, y: UserObject[Events]) -> Tensor:
         r"""P(Y ≤ y)."""
@@ -173,13 +186,6 @@ def as_events(y: Events, like: Tensor, of: Distribution) -> Tensor:
     return y.to(like.device).to(like.dtype)
 
 
-def as_shape(shape: Shape) -> tuple[int, ...]:
-    r"""A shape, or a number of samples as one."""
-    sizes = shape if isinstance(shape, list | tuple) else (shape,)
-    expected = "a whole number from 0, or a tuple of such"
-    return tuple(integer("shape", size, expected, least=0) for size in sizes)
-
-
 def readable(tensor: Tensor) -> bool:
     r"""Whether values can be read: on a CPU, without derivatives, maps and compilers."""
     return (
@@ -260,14 +266,12 @@ class Mixture(Distribution, _Parts):
         p = class_probabilities(self.weights, self.logits)
         return (p.reshape(*p.shape, *[1] * self.mean_dims) * values).sum(-1 - self.mean_dims)
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        logs = self.log_weights
-        densities = self.components.log_prob(as_events(y, logs, self).unsqueeze(-1 - self.event))
-        return (logs + densities).logsumexp(-1)
+    def _log_prob(self, y: Tensor) -> Tensor:
+        densities = self.components.log_prob(y.unsqueeze(-1 - self.event))
+        return (self.log_weights + densities).logsumexp(-1)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        size, whole = as_shape(shape), self.expand(self.batch_shape)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        whole = self.expand(self.batch_shape)
         component = draw_classes(class_probabilities(whole.weights, whole.logits), size, generator)
 
         def select(value: Tensor, dims: int) -> Tensor:

@@ -16,22 +16,10 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
-from limbeck.arguments import UserObject, checked_arguments
-from limbeck.arrays import leaves
-from limbeck.distributions.base import (
-    ABSENT,
-    Distribution,
-    Events,
-    Generator,
-    Mixture,
-    Shape,
-    as_events,
-    as_shape,
-    given,
-    with_tensors,
-)
+from limbeck.distributions import base
+from limbeck.distributions.base import ABSENT, Distribution, Generator, Mixture, given
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
-from limbeck.distributions.families import SAMPLES, Censored, DerivedFamily
+from limbeck.distributions.families import Censored, DerivedFamily
 from limbeck.distributions.gaussians import MultivariateNormal, Normal
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
@@ -161,13 +149,8 @@ class TorchFamily(Distribution):
         with validation(False):
             return bool(self.torch.support.is_discrete)
 
-    @property
-    def mean(self) -> Tensor:
-        return self._moment("mean")
-
-    @property
-    def variance(self) -> Tensor:
-        return self._moment("variance")
+    mean = property(lambda self: self._moment("mean"))
+    variance = property(lambda self: self._moment("variance"))
 
     def _moment(self, name: str) -> Tensor:
         try:
@@ -176,9 +159,8 @@ class TorchFamily(Distribution):
             samples = self._fixed_samples()
             return samples.mean(0) if name == "mean" else samples.var(0)
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        made, like = self.torch, leaves(self)[0]
-        y = as_events(y, like, self)
+    def _log_prob(self, y: Tensor) -> Tensor:
+        made = self.torch
         logs: Tensor = made.log_prob(y)
         try:
             inside = made.support.check(y)
@@ -186,18 +168,13 @@ class TorchFamily(Distribution):
             return logs
         return torch.where(inside, logs, -math.inf)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         if generator is None:
-            return self.torch.sample(as_shape(shape))
+            return self.torch.sample(size)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return self.torch.sample(as_shape(shape))
-
-    def _fixed_samples(self) -> Tensor:
-        samples: Tensor = self.sample((SAMPLES,), torch.Generator().manual_seed(0))
-        return samples.sort(0).values
+            return self.torch.sample(size)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
         if self.event:
@@ -215,7 +192,7 @@ class TorchFamily(Distribution):
             except NotImplementedError:
                 samples = self._fixed_samples()
                 more = [1] * (y.ndim - samples.ndim + 1)
-                samples = samples.reshape(SAMPLES, *more, *samples.shape[1:])
+                samples = samples.reshape(len(samples), *more, *samples.shape[1:])
                 below = (samples <= y).to(samples.dtype).mean(0)
         if not self.discrete and (support := getattr(self.torch, "support", None)) is not None:
             below = torch.where(support.check(y), below, (y > self.mean).to(below.dtype))
@@ -243,7 +220,7 @@ def as_distribution(value: object, argument: str = "predict", like: Tensor | Non
         raise ArgumentError(argument, f"a {type(value).__name__} as its result", ACCEPTED)
     _refuse_incomplete(value, argument)
     try:
-        return with_tensors(value, like)
+        return base.with_tensors(value, like)
     except (TypeError, ValueError, RuntimeError) as error:
         received = f"a {type(value).__name__} whose parameters are no numbers ({error})"
         raise ArgumentError(argument, received, "tensors, arrays or numbers") from None
@@ -270,7 +247,9 @@ def check(
     r"""A distribution for n inputs, with tensors for parameters; anything else is refused."""
     distribution = as_distribution(value, argument, like)
     name, rows = type(distribution).__name__, () if n is None else (n,)
-    shapes = {key: _shape(part) for key, part in distribution._asdict().items() if given(part)}
+    parts = {key: part for key, part in distribution._asdict().items() if given(part)}
+    sizes = {k: p.batch_shape if k == "components" else p.shape for k, p in parts.items()}
+    shapes = {key: tuple(size) for key, size in sizes.items()}
     try:
         shape = tuple(distribution.batch_shape)
     except RuntimeError:
@@ -288,10 +267,6 @@ def check(
         raise ArgumentError(argument, received, "parameters of one shape")
     _check_values(distribution, argument)
     return distribution
-
-
-def _shape(part: Distribution | Tensor) -> tuple[int, ...]:
-    return tuple(part.batch_shape if isinstance(part, Distribution) else part.shape)
 
 
 def _check_values(distribution: Any, argument: str) -> None:

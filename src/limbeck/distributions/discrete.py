@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.arguments import UserObject, checked_arguments
 from limbeck.arrays import random
 from limbeck.distributions import base
-from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, given
+from limbeck.distributions.base import ABSENT, Distribution, Generator, given
 
 
 class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABSENT, ABSENT))):
@@ -34,9 +33,8 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
         r"""Logits or probabilities, whichever were given."""
         return self.logits if given(self.logits) else self.probs
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
+    def _log_prob(self, y: Tensor) -> Tensor:
         logs = self.log_probabilities
-        y = base.as_events(y, logs, self)
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
         code = y.nan_to_num(-1.0).clamp(0, last).long()  # NaN is none of them
         chosen = logs.expand(*shape, -1).gather(-1, code.expand(shape).unsqueeze(-1)).squeeze(-1)
@@ -64,20 +62,15 @@ class Bernoulli(_Classes):
         y = self.outputs
         return forms.log_probabilities(y.reshape(-1, 1), self.form).reshape(*y.shape, 2)
 
-    @property
-    def mean(self) -> Tensor:
-        r"""The probability of 1."""
-        return self.logits.sigmoid() if given(self.logits) else self.probs
+    mean = property(lambda self: self.logits.sigmoid() if given(self.logits) else self.probs)
 
     @property
     def variance(self) -> Tensor:
         return self.mean * ((-self.logits).sigmoid() if given(self.logits) else 1 - self.probs)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        r"""Independent outcomes (*shape, ...), as floating-point numbers."""
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         p = self.mean
-        return (random(torch.rand, (*base.as_shape(shape), *p.shape), p, generator) < p).to(p.dtype)
+        return (random(torch.rand, (*size, *p.shape), p, generator) < p).to(p.dtype)
 
     def mix(self, log_weights: Tensor) -> Bernoulli:
         if not given(self.logits):
@@ -104,20 +97,11 @@ class Categorical(_Classes):
         r"""Log probabilities (..., K)."""
         return base.class_log_probabilities(self.probs, self.logits)
 
-    @property
-    def mean(self) -> Tensor:
-        r"""Probabilities (..., K)."""
-        return base.class_probabilities(self.probs, self.logits)
+    mean = property(lambda self: base.class_probabilities(self.probs, self.logits))
+    variance = property(lambda self: self.mean * (1 - self.mean))  # of indicators of the classes
 
-    @property
-    def variance(self) -> Tensor:
-        r"""The variance of each class's indicator, (..., K)."""
-        return self.mean * (1 - self.mean)
-
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        r"""Independent classes (*shape, ...), as integers."""
-        return base.draw_classes(self.mean, base.as_shape(shape), generator)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        return base.draw_classes(self.mean, size, generator)
 
     def mix(self, log_weights: Tensor) -> Categorical:
         if not given(self.logits):
@@ -146,20 +130,17 @@ class Poisson(Distribution, namedtuple("Rates", "rate log_rate", defaults=(ABSEN
     mean = property(lambda self: self.log_rate.exp() if given(self.log_rate) else self.rate)
     variance = mean
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
+    def _log_prob(self, y: Tensor) -> Tensor:
         rate = self.mean
-        y = base.as_events(y, rate, self)
         known = (y >= 0) & (y == y.floor())
         y = torch.where(known, y, 0.0)
         times = y * self.log_rate if given(self.log_rate) else torch.xlogy(y, rate)
         return torch.where(known, times - rate - torch.lgamma(y + 1), -math.inf)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        r"""Independent counts (*shape, ...), as floating-point numbers."""
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
         rate = self.mean
         source = rate.device if generator is None else generator.device
-        rates = rate.expand((*base.as_shape(shape), *rate.shape)).to(source)
+        rates = rate.expand((*size, *rate.shape)).to(source)
         return torch.poisson(rates, generator=generator).to(rate.device)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arguments import UserObject, checked_arguments
-from limbeck.arrays import leaves, random
-from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_events
+from limbeck.arguments import UserObject
+from limbeck.arrays import random
+from limbeck.distributions.base import ABSENT, Distribution, Generator
 from limbeck.distributions.discrete import Categorical
-
-SAMPLES = 2000  # for means and tails that a family has no formula for
 
 
 def ordinal(eta: UserObject[Tensor], cutpoints: UserObject[Tensor]) -> Categorical:
@@ -67,17 +65,15 @@ class ZeroInflated(
         inner = self.components
         return (1 - self.zero) * (inner.variance + self.zero * inner.mean.square())
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        y = as_events(y, self.zero, self)
+    def _log_prob(self, y: Tensor) -> Tensor:
         inner = torch.log1p(-self.zero) + self.components.log_prob(y)
         both = torch.logaddexp(self.zero.log().expand_as(inner), inner)
         if not self.discrete:  # a density beside a probability: they do not add up
             both = self.zero.log().expand_as(inner)
         return torch.where(y == 0, both, inner)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        y = self.components.expand(self.batch_shape).sample(shape, generator)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        y = self.components.expand(self.batch_shape).sample(size, generator)
         chance = random(torch.rand, tuple(y.shape), self.zero, generator)
         return torch.where(chance < self.zero, 0.0, y.to(self.zero.dtype))
 
@@ -101,28 +97,22 @@ class Censored(
 
     __slots__ = ()
     trailing = (0, 0, 0)
-    mean = property(lambda self: self._samples().mean(0))
-    variance = property(lambda self: self._samples().var(0))
+    mean = property(lambda self: self._fixed_samples().mean(0))
+    variance = property(lambda self: self._fixed_samples().var(0))
 
-    def _samples(self) -> Tensor:
-        return self.sample((SAMPLES,), torch.Generator().manual_seed(0))
-
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        like = leaves(self.components)[0]
-        y = as_events(y, like, self)
-        low, high = (torch.as_tensor(end).to(like) for end in (self.low, self.high))
+    def _log_prob(self, y: Tensor) -> Tensor:
+        low, high = (torch.as_tensor(end).to(y) for end in (self.low, self.high))
         inside = torch.where((y > low) & (y < high), y, self.components.mean)
         inner = self.components.log_prob(inside)
-        tiny = torch.finfo(like.dtype).tiny
+        tiny = torch.finfo(y.dtype).tiny
         for limit, upper in ((low, False), (high, True)):
             at = torch.where(limit.isfinite(), limit, 0.0)
             mass = self.components.tail(at, upper).clamp_min(tiny).log()
             inner = torch.where(y == limit, mass, inner)
         return torch.where((y < low) | (y > high), -math.inf, inner)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        y = self.components.expand(self.batch_shape).sample(shape, generator)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        y = self.components.expand(self.batch_shape).sample(size, generator)
         low, high = (torch.as_tensor(end).to(y) for end in (self.low, self.high))
         return torch.minimum(torch.maximum(y, low), high)
 

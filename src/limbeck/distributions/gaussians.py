@@ -13,10 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limbeck.arguments import UserObject, checked_arguments
 from limbeck.arrays import random
-from limbeck.distributions import base
-from limbeck.distributions.base import ABSENT, Distribution, Events, Generator, Shape, as_shape
+from limbeck.distributions.base import ABSENT, Distribution, Generator
 
 KINDS = ("full", "diagonal", "spherical")  # of covariances
 TINY = 1e-30  # the weight up to which a component has no statistics
@@ -138,15 +136,13 @@ class Normal(Distribution, namedtuple("Scalars", "loc scale", defaults=(ABSENT, 
     mean = property(lambda self: self.loc.expand(self.batch_shape))
     variance = property(lambda self: self.scale.square().expand(self.batch_shape))
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        apart = base.as_events(y, self.loc, self) - self.loc
+    def _log_prob(self, y: Tensor) -> Tensor:
+        apart = y - self.loc
         # as a vector of one variable: (..., 1, 1), with scales (..., 1)
         return log_normal(apart[..., None, None], self.scale[..., None], False)[..., 0]
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        r"""Independent numbers (*shape, ...)."""
-        size = (*as_shape(shape), *self.batch_shape)
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        size = (*size, *self.batch_shape)
         return self.loc + self.scale * random(torch.randn, size, self.loc, generator)
 
     def tail(self, y: Tensor, upper: bool) -> Tensor:
@@ -172,14 +168,10 @@ class MultivariateNormal(
     trailing = (1, 2)
     event = mean_dims = 1
 
-    @property
-    def mean(self) -> Tensor:
-        r"""The mean (..., D)."""
-        return self.loc.expand(*self.batch_shape, -1)
+    mean = property(lambda self: self.loc.expand(*self.batch_shape, -1))
 
     @property
     def variance(self) -> Tensor:
-        r"""The variance of each variable, (..., D)."""
         return self.scale_tril.square().sum(-1).expand(*self.batch_shape, -1)
 
     @property
@@ -187,13 +179,10 @@ class MultivariateNormal(
         r"""The covariance (..., D, D)."""
         return (self.scale_tril @ self.scale_tril.mT).expand(*self.batch_shape, -1, -1)
 
-    def log_prob(self, y: UserObject[Events]) -> Tensor:
-        apart = base.as_events(y, self.loc, self) - self.loc
-        return log_normal(apart.unsqueeze(-1), self.scale_tril, True).squeeze(-1)
+    def _log_prob(self, y: Tensor) -> Tensor:
+        return log_normal((y - self.loc).unsqueeze(-1), self.scale_tril, True).squeeze(-1)
 
-    @checked_arguments
-    def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
-        r"""Independent vectors (*shape, ..., D)."""
-        size = (*as_shape(shape), *self.batch_shape, self.loc.shape[-1])
+    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
+        size = (*size, *self.batch_shape, self.loc.shape[-1])
         z = random(torch.randn, size, self.loc, generator)
         return self.loc + (self.scale_tril @ z.unsqueeze(-1)).squeeze(-1)

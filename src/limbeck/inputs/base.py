@@ -3,25 +3,16 @@ r"""The base class of all sources of inputs, and of sources made of other source
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from limbeck import arrays
 from limbeck.arguments import Seed, checked_arguments
-from limbeck.arrays import (
-    Batch,
-    Part,
-    as_part,
-    as_parts,
-    check_alike,
-    check_rows,
-    join,
-    label,
-    strip_prefix,
-)
+from limbeck.arrays import Batch, Part, as_part, label, strip_prefix
 from limbeck.errors import ArgumentError
 
 
@@ -37,6 +28,8 @@ class Inputs(ABC):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
+    # by name in a state, attributes other than the generator: tensors, numbers, lists of numbers
+    STATE: ClassVar[Mapping[str, str]] = {}
     own_batches = False  # whether the data come in batches, which the loop takes by `own_batch`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
 
@@ -77,14 +70,27 @@ class Inputs(ABC):
         self.device, self.dtype = torch.device(device), dtype
         self.generator = torch.Generator(self.device)
         self.generator.manual_seed(seed if self.seed is None else self.seed)
+        self._restart()
+
+    def _restart(self) -> None:  # noqa: B027 - most need nothing
+        r"""Set the source to its start, on its device."""
 
     def state_dict(self) -> dict[str, Tensor]:
         r"""The tensors that are needed to continue drawing exactly."""
-        return {"generator": self.generator.get_state()}
+        state = {"generator": self.generator.get_state()}
+        for key, name in self.STATE.items():
+            value = getattr(self, name)
+            value = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            state[key] = value.clone()
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Continue from a state of `state_dict`."""
         self.generator.set_state(state["generator"].cpu())
+        for key, name in self.STATE.items():
+            tensor = isinstance(getattr(self, name), Tensor)
+            value = state[key].to(self.device, copy=True) if tensor else state[key].tolist()
+            setattr(self, name, value)
 
 
 class Eager(Inputs):
@@ -105,7 +111,7 @@ class Eager(Inputs):
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
             received = f"a draw of type {type(batch.x).__name__}"
             raise ArgumentError(argument, received, "a Batch, a tensor or a dict of tensors")
-        parts = as_parts(batch.x, argument)
+        parts = arrays.as_parts(batch.x, argument)
         n = len(next(iter(parts.values())).values) if n is None else n
         x = {k: self._cast(p, n, label(argument, k), "were asked for") for k, p in parts.items()}
         fields = {}
@@ -116,7 +122,7 @@ class Eager(Inputs):
         return Batch(x.get("", x), **fields)
 
     def _cast(self, part: Part, n: int, name: str, of: str) -> Tensor:
-        check_rows(part.values, n, name, of)
+        arrays.check_rows(part.values, n, name, of)
         part = part._replace(typed=part.typed and not self.converts)
         return arrays.cast(part, self.device, self.dtype, name)
 
@@ -174,10 +180,11 @@ class Nested(Eager):
 def join_batches(batches: Sequence[Batch], names: Sequence[str], argument: str) -> Batch:
     r"""The rows of batches whose x and y are alike, in order, without weights and row numbers."""
     inputs = [batch.x for batch in batches]
-    check_alike(inputs, names, argument)
-    check_alike([batch.y for batch in batches], [f"labels of {name}" for name in names], argument)
+    arrays.check_alike(inputs, names, argument)
+    labels_of = [f"labels of {name}" for name in names]
+    arrays.check_alike([batch.y for batch in batches], labels_of, argument)
     labels = [batch.y for batch in batches if batch.y is not None]
-    return Batch(join(inputs), torch.cat(labels) if labels else None)
+    return Batch(arrays.join(inputs), torch.cat(labels) if labels else None)
 
 
 def spread(seed: int, count: int) -> list[int]:

@@ -3,8 +3,8 @@ r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -167,8 +167,7 @@ class Munge(Nested):
         super().__init__([self.data], seed)
         if len(self.data) < 2:
             raise ArgumentError("X", "1 row", "two rows or more, or there are no neighbours")
-        self.swap = swap
-        self.local_variance = local_variance
+        self.swap, self.local_variance = swap, local_variance
         self.categorical = _categorical(self.data.x, categorical)
         self.neighbours: Tensor | None = None
 
@@ -242,6 +241,8 @@ class Mix(Nested):
     torch.Size([100, 2])
     """
 
+    STATE: ClassVar[Mapping[str, str]] = {"given": "totals", "start": "start"}
+
     @arg.checked_arguments
     def __init__(
         self,
@@ -280,20 +281,6 @@ class Mix(Nested):
         labelled = all(batch.y is not None for batch in drawn.values())
         self.fields = labelled, any(batch.weight is not None for batch in drawn.values())
         return self._join(drawn)
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self._restart()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | {
-            "given": torch.tensor(self.totals, dtype=torch.int64),
-            "start": torch.tensor(self.start, dtype=torch.float64),
-        }
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.totals, self.start = state["given"].tolist(), state["start"].tolist()
 
     def _counts(self, n: int) -> list[int]:
         r"""How many of the next n rows come from each source."""
@@ -344,8 +331,7 @@ class Seek(Nested):
     ) -> None:  # fmt: skip
         self.source = as_inputs(source, "source")
         super().__init__([self.source], seed)
-        self.candidates = candidates
-        self.uniform = uniform
+        self.candidates, self.uniform = candidates, uniform
         self.loss_of: Callable[[Batch], Tensor] | None = None
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:

@@ -3,9 +3,9 @@ r"""The user's data: rows of a data set, and batches of a torch DataLoader."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -76,6 +76,7 @@ class Dataset(Inputs):
     [0, 1, 2]
     """
 
+    STATE: ClassVar[Mapping[str, str]] = {"order": "order", "position": "position"}
     order: Tensor  # of the rows in the present pass
     position: int  # in this order
 
@@ -98,7 +99,7 @@ class Dataset(Inputs):
         self._x = arrays.as_parts(X, "X")
         self._y = None if y is None else as_part(y, "y")
         self._weight = None if weight is None else as_part(weight, "weight")
-        self._move(self.device, None)
+        self._restart()
         for name, part in (("y", self._y), ("weight", self._weight)):
             if part is not None:
                 arrays.check_rows(part.values, len(self), name, "X")
@@ -146,25 +147,16 @@ class Dataset(Inputs):
         subset = copy(self)
         parts = (self._x, self._y, self._weight)
         subset._x, subset._y, subset._weight = map_tensors(lambda t: t[index.to(t.device)], parts)
-        subset._move(self.device, None)
+        subset._restart()
         return subset
 
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self._move(self.device, dtype)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        passes = {"order": self.order.clone(), "position": torch.tensor(self.position)}
-        return super().state_dict() | passes
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
         if (n := len(state["order"])) not in (0, len(self)):
             raise CheckpointError(f"The checkpoint is of a data set of {n} rows, not {len(self)}.")
-        self.order = state["order"].to(self.device, copy=True)
-        self.position = int(state["position"])
+        super().load_state_dict(state)
 
-    def _move(self, device: torch.device, dtype: torch.dtype | None) -> None:
+    def _restart(self) -> None:
+        device, dtype = self.device, self.dtype
         x = {n: arrays.cast(p, device, dtype, label("X", n)) for n, p in self._x.items()}
         self.x: arrays.X = x.get("", x)
         self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
@@ -227,10 +219,6 @@ class Loader(Eager):
             if not self.own_batches:
                 raise
             return part_of(self.ahead[0], 0, n)  # each batch may have another shape
-
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self._restart()
 
     def state_dict(self) -> dict[str, Tensor]:
         start = self.generator.get_state() if self.start is None else self.start

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 
 from limbeck.arguments import Finite, Positive, Seed, UserObject, checked_arguments, integer
 from limbeck.arrays import Batch
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Eager, Inputs
 
 SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
@@ -107,12 +107,9 @@ class Noise(Inputs):
     ) -> None:
         super().__init__(seed)
         expected = "a positive integer, or a tuple of them"
-        sizes = (shape,) if hasattr(shape, "__index__") else shape
-        if not isinstance(sizes, tuple | list):
-            raise ArgumentError("shape", shown(shape), expected)
+        sizes = shape if isinstance(shape, tuple | list) else (shape,)
         self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
-        self.scale = scale
-        self.mean = mean
+        self.scale, self.mean = scale, mean
         self.dtype = torch.get_default_dtype()
 
     def draw(self, n: int) -> Tensor:

@@ -2,9 +2,10 @@ r"""What a loss is: a value per example, composable with + and *."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class Draws(NamedTuple):
 class Loss:
     r"""A loss E(x, θ), (n,)-valued; the loop averages."""
 
-    name = "loss"  # in the history
+    name: ClassVar[str]  # in the history: that of the class, if it has no other
     requires: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
     domain = "plain"  # of these derivatives: "log", "plain" or "density"
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
@@ -48,6 +49,9 @@ class Loss:
     differentiates = False  # whether it takes input derivatives of the student
     storable = True  # whether the teacher's targets at a row can be stored for later visits
     projections: int | None = None  # random ones, in place of the sum over outputs
+
+    def __init_subclass__(cls) -> None:
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         r"""The loss of each example, (n,)."""
@@ -94,7 +98,21 @@ class Loss:
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
-        return f"{self.name}()"
+        values = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, None)
+            if not isinstance(value, nn.Module | None):
+                keyword = "" if parameter.default is parameter.empty else f"{name}="
+                values.append(keyword + _described(value))
+        return f"{self.name}({', '.join(values)})"
+
+
+def _described(value: object) -> str:
+    r"""A setting of a loss, in one line."""
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
+    number = f"{value:g}" if isinstance(value, int | float) else repr(value)
+    return str(getattr(value, "__qualname__", number))
 
 
 class Sum(Loss):

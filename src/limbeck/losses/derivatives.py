@@ -15,14 +15,6 @@ from limbeck.evaluation import View
 from limbeck.losses.base import Drawn, Draws, Loss, Probe
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Tensor):
-        return f"tensor {tuple(value.shape)} of sum {value.double().sum().item():.6g}"
-    return str(getattr(value, "__qualname__", repr(value)))
-
-
 class derivative_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""Square error between the derivatives of all outputs with respect to the inputs.
 
@@ -40,7 +32,6 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             outputs, at a cost that does not grow with I. Default: None, all outputs.
     """
 
-    name = "derivative_error"
     differentiates = True
 
     @checked_arguments
@@ -76,10 +67,6 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
             return (teacher.probabilities() * squares).sum(1) / 2
         return squares.mean(1) / 2
 
-    def __repr__(self) -> str:
-        projections = "" if self.projections is None else f", projections={self.projections}"
-        return f"derivative_error(domain={self.domain!r}, weight={self.weight!r}{projections})"
-
 
 class directional_error(Loss):  # noqa: N801
     r"""Square error of derivatives along given directions, 1/(2I) Σ_i (v·∂f_i − target_i)².
@@ -96,7 +83,6 @@ class directional_error(Loss):  # noqa: N801
         domain: Of log probabilities ("log") or of the outputs ("plain"). Default: "plain".
     """
 
-    name = "directional_error"
     differentiates = True
     storable = False  # directions may change from one visit to the next
 
@@ -159,7 +145,3 @@ class directional_error(Loss):  # noqa: N801
             return list(v)
         expected = f"{tuple(x.shape[1:])}, or with a number before it"
         raise ArgumentError("directions", f"shape {tuple(v.shape)}", expected)
-
-    def __repr__(self) -> str:
-        along, targets = _describe(self.directions), _describe(self.targets)
-        return f"directional_error({along}, targets={targets}, domain={self.domain!r})"

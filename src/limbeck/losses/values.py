@@ -16,7 +16,6 @@ from limbeck.losses.base import Drawn, Loss, Probe
 class square_error(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""½‖f − t‖², on probabilities if the models return any form of them, else on values."""
 
-    name = "square_error"
     requires = frozenset({"values"})
     compares = "values"
 
@@ -34,7 +33,6 @@ class cross_entropy(Loss):  # noqa: N801
             Default: 1.
     """
 
-    name = "cross_entropy"
     requires = frozenset({"values"})
     needs = "probabilities"
     compares = "classes"
@@ -49,14 +47,10 @@ class cross_entropy(Loss):  # noqa: N801
         targets = teacher.probabilities(self.temperature)
         return self.temperature**2 * -(targets * student.log_probabilities(self.temperature)).sum(1)
 
-    def __repr__(self) -> str:
-        return f"cross_entropy(temperature={self.temperature:g})"
-
 
 class logit_error(Loss):  # noqa: N801
     r"""½‖z_f − z_t‖² with z the centred logits (Ba & Caruana 2014), for models in any form."""
 
-    name = "logit_error"
     requires = frozenset({"values"})
     needs = "probabilities"
     compares = "classes"
@@ -71,7 +65,6 @@ class logit_error(Loss):  # noqa: N801
 class label_cross_entropy(Loss):  # noqa: N801
     r"""−log f_y at the true labels: class numbers (n,), or probabilities (n, I)."""
 
-    name = "label_cross_entropy"
     needs = "probabilities"
 
     def bind(self, probe: Probe) -> None:
@@ -98,7 +91,6 @@ class label_cross_entropy(Loss):  # noqa: N801
 class label_square_error(Loss):  # noqa: N801
     r"""½‖f − y‖² at the true labels, for regression."""
 
-    name = "label_square_error"
     needs = "values"
 
     def bind(self, probe: Probe) -> None:
@@ -128,7 +120,6 @@ class multilabel_cross_entropy(Loss):  # noqa: N801
     probabilities; both are of the form "values", since they do not sum to one over k.
     """
 
-    name = "multilabel_cross_entropy"
     requires = frozenset({"values"})
     needs = "values"
     compares = "values"
@@ -159,7 +150,6 @@ class hints(Loss):  # noqa: N801
             layer of the right size.
     """
 
-    name = "hints"
     requires = frozenset({"hidden"})
 
     @checked_arguments
@@ -192,9 +182,6 @@ class hints(Loss):  # noqa: N801
         target = teacher.hidden(self.teacher_layer).flatten(1)
         return (predicted.flatten(1) - target).square().sum(1) / 2
 
-    def __repr__(self) -> str:
-        return f"hints({self.teacher_layer!r}, {self.student_layer!r})"
-
 
 class _LogDensities(Loss):
     r"""A loss on the log densities of both models."""
@@ -208,7 +195,6 @@ class _LogDensities(Loss):
 class kl(Loss):  # noqa: N801
     r"""KL(p ‖ f) up to a constant: −log f(x) at inputs x drawn from the teacher."""
 
-    name = "kl"
     needs = "density"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
@@ -225,17 +211,12 @@ class log_density_error(_LogDensities):  # noqa: N801
         c: At most log Z; for discrete x, for example the largest known log p̃(x). Default: 0.
     """
 
-    name = "log_density_error"
-
     @checked_arguments
     def __init__(self, c: Finite = 0.0) -> None:
         self.c = c
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return (student.log_density() - teacher.log_density() + self.c).square() / 2
-
-    def __repr__(self) -> str:
-        return f"log_density_error(c={self.c:g})"
 
 
 class reverse_kl(_LogDensities):  # noqa: N801
@@ -246,7 +227,6 @@ class reverse_kl(_LogDensities):  # noqa: N801
     b is the mean of r over the other examples of the batch, 0 in a batch of one.
     """
 
-    name = "reverse_kl"
     storable = False
 
     def bind(self, probe: Probe) -> None:
@@ -266,7 +246,6 @@ class reverse_kl(_LogDensities):  # noqa: N801
 class score_matching(_LogDensities):  # noqa: N801
     r"""½‖∂log f(x) − ∂log p̃(x)‖², for continuous x whose density is positive everywhere."""
 
-    name = "score_matching"
     differentiates = True
     requires = frozenset({"derivatives"})
     domain = "density"

@@ -44,7 +44,6 @@ class Autoregressive(Specified):
         "inputs": int, "order": tuple[int, ...] | None, "support": tuple[str | int, ...],
         "dtype": DtypeName,
     }  # fmt: skip
-    order: Tensor
     _units: int  # hidden units that a row needs at once while sampling
 
     def __init__(
@@ -59,7 +58,7 @@ class Autoregressive(Specified):
             raise ArgumentError("support", shown(support), expected)
         self._dtype = floating(dtype)
         device = torch.get_default_device() if device is None else torch.device(device)
-        self.register_buffer("order", _permutation(self.inputs, order, generator).to(device))
+        self.order = nn.Buffer(_permutation(self.inputs, order, generator).to(device))
         # of two states a variable has one input and one output, of q states q
         self._states = () if self.support.count == 2 else (self.support.count,)
 
@@ -83,9 +82,7 @@ class Autoregressive(Specified):
         terms = (z.log_softmax(2) * targets).sum(2) if self._states else targets * z - F.softplus(z)
         return terms.sum(1, dtype=torch.float64).to(z.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        r"""log p(x), (n,)."""
-        return self.log_prob(x)
+    forward = log_prob
 
     def logits(self, x: Tensor) -> Tensor:
         r"""Logits of the conditionals, (n, *shape); of q states (n, *shape, q)."""
@@ -191,7 +188,12 @@ class Autoregressive(Specified):
 
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
-        codes = self.support.encode(self._flat(x))
+        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
+        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
+            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
+            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
+            raise ArgumentError("x", received, expected)
+        codes = self.support.encode(x.flatten(1).index_select(1, self.order))
         if check is False or torch.compiler.is_compiling():
             return codes
         if not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -206,15 +208,6 @@ class Autoregressive(Specified):
             return codes
         states = torch.arange(self.support.count, dtype=codes.dtype, device=codes.device)
         return (codes.unsqueeze(-1) == states).to(codes.dtype)
-
-    def _flat(self, x: Tensor, argument: str = "x") -> Tensor:
-        r"""(n, *shape) as (n, I) in order, with shape and type checked."""
-        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
-        if not tensor or x.dtype != dtype or x.shape[1:] != shape:
-            received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
-            expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"
-            raise ArgumentError(argument, received, expected)
-        return x.flatten(1).index_select(1, self.order)
 
     def _events(self, values: Tensor) -> Tensor:
         r"""(n, I, …) in order as (n, *shape, …)."""
@@ -249,9 +242,8 @@ def _permutation(inputs: int, order: Order, generator: Generator) -> Tensor:
         device = None if generator is None else generator.device
         return torch.randperm(inputs, generator=generator, device=device)
     numbers = as_numbers(order, "order").cpu()
-    whole = not (numbers.is_floating_point() or numbers.dtype == torch.bool)
-    numbered = whole and numbers.ndim == 1
-    if not numbered or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
+    whole = not numbers.is_floating_point() and numbers.dtype != torch.bool
+    if not whole or not torch.equal(numbers.long().sort().values, torch.arange(inputs)):
         received = f"numbers of shape {tuple(numbers.shape)} that are not one"
         raise ArgumentError("order", received, expected)
     return numbers.long().clone()

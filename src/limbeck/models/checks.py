@@ -3,9 +3,9 @@ r"""Checks that models share: sizes, types, input tensors and specs."""
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,24 +51,8 @@ def matrix(x: object, width: int, argument: str = "x", *, vectors: bool = False)
 
 
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 Sizes = tuple[int, ...]
 Inner = dict[str, Any]  # the spec of a module inside another
-
-
-def spec_fields(
-    cls: type, spec: Mapping[str, Any], kinds: Mapping[str, Any], optional: Collection[str] = ()
-) -> dict[str, Any]:
-    r"""The fields of a spec but its type, with dtype as torch has it; other specs are refused."""
-    if not isinstance(spec, Mapping) or spec.get("type") != cls.__name__:
-        expected = f"the result of {cls.__name__}.spec()"
-        raise ArgumentError("spec", reprlib.repr(spec), expected)
-    check_depth(spec, "spec")
-    fields = {name: value for name, value in spec.items() if name != "type"}
-    fields = read_fields(fields, kinds, "spec", optional)
-    if "dtype" in fields:
-        fields["dtype"] = DTYPES[fields["dtype"]]
-    return fields
 
 
 def count_numbers(tensors: Mapping[str, Tensor]) -> int:
@@ -77,12 +61,6 @@ def count_numbers(tensors: Mapping[str, Tensor]) -> int:
     The million is for what a file does not hold, such as the indicators of categories.
     """
     return 2**20 + sum(tensor.numel() for tensor in tensors.values())
-
-
-def check_size(size: int, most: int | None) -> None:
-    r"""Refuse a spec of so many numbers if the file's tensors have fewer, before allocation."""
-    if most is not None and size > most:
-        raise ArgumentError("spec", f"a model of {size:,} numbers", f"at most {most:,}")
 
 
 class Specified(nn.Module):
@@ -100,13 +78,19 @@ class Specified(nn.Module):
         r"""The settings without the weights, for JSON; modules inside must be limbeck's own."""
         values: dict[str, Any] = {"type": type(self).__name__}
         for name in self.fields:
-            part = value = getattr(self, name, None)
-            if isinstance(part, nn.Module) and (value := spec_of(part)) is None:
-                expected = "one of limbeck's own models"
-                raise ArgumentError(name, f"a {type(part).__name__}", expected)
+            value = getattr(self, name, None)
+            if isinstance(value, nn.ModuleList):
+                value = [self._spec_of(name, part) for part in value]
+            elif isinstance(value, nn.Module):
+                value = self._spec_of(name, value)
             value = dtype_name(next(self.parameters())) if name == "dtype" else value
             values[name] = list(value) if isinstance(value, tuple) else value
         return values
+
+    def _spec_of(self, name: str, part: nn.Module) -> dict[str, Any]:
+        if (spec := spec_of(part)) is None:
+            raise ArgumentError(name, f"a {type(part).__name__}", "one of limbeck's own models")
+        return spec
 
     def extra_repr(self) -> str:
         values = ((name, getattr(self, name, None)) for name in self.fields)
@@ -133,7 +117,21 @@ class Specified(nn.Module):
         r"""A module of the same shape, freshly initialised, with at most so many numbers."""
         from limbeck.models import from_spec
 
-        fields = spec_fields(cls, spec, cls.fields, optional=cls.optional)
-        check_size(cls._least_size(fields), most)
-        inner = {k: from_spec(v, most) for k, v in fields.items() if isinstance(v, dict)}
-        return cls._make(fields | inner | options)
+        if not isinstance(spec, Mapping) or spec.get("type") != cls.__name__:
+            raise ArgumentError("spec", reprlib.repr(spec), f"the result of {cls.__name__}.spec()")
+        check_depth(spec, "spec")
+        fields = {name: value for name, value in spec.items() if name != "type"}
+        fields = read_fields(fields, cls.fields, "spec", cls.optional)
+        if "dtype" in fields:
+            fields["dtype"] = getattr(torch, fields["dtype"])
+        if most is not None and (size := cls._least_size(fields)) > most:  # before allocation
+            raise ArgumentError("spec", f"a model of {size:,} numbers", f"at most {most:,}")
+        for name, value in fields.items():
+            parts = value if isinstance(value, list) else [value]
+            for place, part in enumerate(parts):
+                if isinstance(part, dict):
+                    parts[place] = from_spec(part, most)
+                    numbers = sum(p.numel() for p in parts[place].parameters())
+                    most = None if most is None else most - numbers
+            fields[name] = parts if isinstance(value, list) else parts[0]
+        return cls._make(fields | options)

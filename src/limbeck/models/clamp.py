@@ -82,16 +82,12 @@ def _fixed(support: Support, values: Any) -> tuple[Tensor, Tensor]:
 class FixedVariables(nn.Module):
     r"""−log p̃ of a target at events (n, free), with the other variables at their fixed values."""
 
-    event: Tensor
-    free: Tensor
-
     def __init__(self, target: Target, event: Tensor, fixed: Tensor) -> None:
         super().__init__()
         self.target: Any = target
         like = float_tensor(target)
-        event = event.to(torch.zeros(0) if like is None else like)
-        self.register_buffer("event", event)
-        self.register_buffer("free", (~fixed).nonzero()[:, 0].to(event.device))
+        self.event = nn.Buffer(event.to(torch.zeros(0) if like is None else like))
+        self.free = nn.Buffer((~fixed).nonzero()[:, 0].to(self.event.device))
 
     def expand(self, x: Tensor) -> Tensor:
         r"""Events (n, *shape) of the target."""

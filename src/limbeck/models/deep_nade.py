@@ -48,7 +48,6 @@ class DeepNADE(Autoregressive):
     fields: ClassVar[Mapping[str, Any]] = {
         **Autoregressive.fields, "hidden": int, "width": int, "depth": int, "run": int,
     }  # fmt: skip
-    mean: Tensor
 
     @checked_arguments
     def __init__(
@@ -71,7 +70,7 @@ class DeepNADE(Autoregressive):
             self.enter.append(self._normal(generator, scale, self.hidden, self.width))
             self.bias.append(self._zeros(self.runs, self.width))
             self.leave.append(self._zeros(self.width, self.hidden))
-        self.register_buffer("mean", torch.zeros_like(self.b))
+        self.mean = nn.Buffer(torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
         nade_op.prepare_tracing()
 

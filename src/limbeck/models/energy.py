@@ -1,4 +1,4 @@
-r"""A target made of an energy function, with its Gibbs kernels and its annealing path."""
+r"""Targets: what they are, their likelihood of data, and those made of an energy function."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from limbeck.arguments import CountFromZero, Flag, Fraction, Positive, UserObject, checked_arguments
+from limbeck import arguments as arg
+from limbeck.arguments import CountFromZero, Flag, UserObject, checked_arguments
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
-from limbeck.models.likelihood import LogLikelihood, log_likelihood
 from limbeck.samplers.chains import float_tensor
 from limbeck.samplers.gibbs import as_power, sweep
 from limbeck.samplers.hmc import HMC
@@ -68,7 +70,77 @@ class Path(Protocol):
         r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
 
 
-class Energy(nn.Module):
+@dataclass(frozen=True)
+class LogLikelihood:
+    r"""The mean of log p(x) over rows, with its error.
+
+    Attributes:
+        value: The mean of log p̃(x), less log Z.
+        std_error: Its standard error as an estimate for new rows: both errors below together.
+        data_error: The standard error of the mean over the rows.
+        log_z_error: The standard error of log Z.
+        rows: The number of rows.
+        doubts: Why log Z, and so the value, is not trustworthy; empty if it is.
+    """
+
+    value: float
+    std_error: float
+    data_error: float
+    log_z_error: float
+    rows: int
+    doubts: tuple[str, ...] = ()
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        parts = f"± {self.data_error:.2g} of {self.rows:,} rows and {self.log_z_error:.2g} of log Z"
+        text = f"mean log p = {self.value:.4f} ± {self.std_error:.2g} ({parts})"
+        return f"{text}; do not trust log Z: {'; '.join(self.doubts)}" if self.doubts else text
+
+
+class Unnormalized(nn.Module):
+    r"""The common base of models with `log_unnormalized` and a `support`."""
+
+    output_form = "log_density"
+    support: Any
+    log_unnormalized: Any
+
+    def _exact_log_z(self) -> float | None:
+        r"""log Z, where it is a sum that is feasible."""
+        return None
+
+    @torch.no_grad()
+    def log_likelihood(self, x: UserObject[Any], z: UserObject[Any] = None) -> LogLikelihood:
+        r"""The mean of log p(x) over rows (n, *shape), with a standard error of log Z and of rows.
+
+        Arguments:
+            x: Events of the support.
+            z: log Z: what `lb.log_partition` returns, or a number. Default: of an RBM the exact
+                sum, which is feasible up to 25 units on the smaller side.
+        """
+        like = next(iter(self.parameters()), torch.zeros(0))
+        x = self.support.check(as_part(x, "x").values.to(like), "x")
+        z = self._exact_log_z() if z is None else z
+        if getattr(z, "quantity", "log Z") != "log Z":
+            raise ArgumentError("z", f"an estimate of {z.quantity}", "one of log Z of this model")
+        if hasattr(z, "std_error"):
+            log_z, error, doubts = float(z.value), float(z.std_error), tuple(z.verdict.reasons)
+        else:
+            expected = "log Z of this model, as lb.log_partition gives it"
+            log_z, error, doubts = arg.Number()("z", z, expected), 0.0, ()
+        log = self.log_unnormalized(x).double()
+        excess = float(log.max()) - log_z
+        if self.support.discrete and excess > 4 * error + 1e-5 * max(1.0, abs(log_z)):
+            received = f"{log_z:.6g}, which is below log p̃ of a row by {excess:.3g}"
+            raise ArgumentError("z", received, "log Z of this model")
+        mean = float(log.mean()) - log_z
+        spread = float(log.std()) / math.sqrt(len(log)) if len(log) > 1 else math.inf
+        spread = math.inf if math.isnan(spread) else spread  # rows without mass
+        return LogLikelihood(mean, math.hypot(spread, error), spread, error, len(log), doubts)
+
+
+class Energy(Unnormalized):
     r"""The density p(x) ∝ exp(−fn(x) / temperature): low energies are likely.
 
     Arguments:
@@ -87,12 +159,10 @@ class Energy(nn.Module):
     tensor([1.5000])
     """
 
-    output_form = "log_density"
-
     @checked_arguments
     def __init__(
         self, fn: UserObject[Callable[[Tensor], Tensor]], support: Support,
-        temperature: Positive = 1.0, advance: UserObject[Callable[..., Tensor] | None] = None,
+        temperature: arg.Positive = 1.0, advance: UserObject[Callable[..., Tensor] | None] = None,
         exact: Flag = True,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -217,7 +287,7 @@ class Energy(nn.Module):
 
     @checked_arguments
     def advance_at(
-        self, x: Tensor, sweeps: CountFromZero, generator: Generator, *, beta: Fraction,
+        self, x: Tensor, sweeps: CountFromZero, generator: Generator, *, beta: arg.Fraction,
         reverse: Flag = False,
     ) -> Tensor:  # fmt: skip
         r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
@@ -225,15 +295,6 @@ class Energy(nn.Module):
             raise ArgumentError("advance", "one without beta", "a function with an argument beta")
         options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
         return _check_chains(self.sampler(x, sweeps, generator, beta=beta, **options), x)
-
-    def log_likelihood(self, x: UserObject[Any], z: UserObject[Any]) -> LogLikelihood:
-        r"""The mean of log p(x) over rows (n, *shape), with a standard error of log Z and of rows.
-
-        Arguments:
-            x: Events of the support.
-            z: log Z: what `lb.log_partition` returns, or a number.
-        """
-        return log_likelihood(self, x, z)
 
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from limbeck.arrays import Batch, X, as_numbers
 from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
-from limbeck.models.checks import spec_fields
+from limbeck.models.checks import Specified
 from limbeck.models.mlp import INITS, MLP, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
@@ -38,7 +38,7 @@ class _Function(nn.Module):
         return self.function(x)
 
 
-class Ensemble(nn.Module):
+class Ensemble(Specified):
     r"""Averages the probabilities of its members, or their values in regression.
 
     Members may mix logits, probabilities and log probabilities; one output is that of class 1.
@@ -53,6 +53,10 @@ class Ensemble(nn.Module):
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
     ('probabilities', torch.Size([2, 3]))
     """
+
+    fields: ClassVar[Mapping[str, Any]] = dict(
+        models=list[Any] | dict[str, Any], weights=list[float] | None
+    )
 
     @arg.checked_arguments
     def __init__(
@@ -187,28 +191,11 @@ class Ensemble(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""
-        models = [self.models] if self._is_batch else list(self.models)
-        specs = [spec_of(model) for model in models]
-        for model, spec in zip(models, specs, strict=True):
-            if spec is None or getattr(model, "output_form", None) not in OUTPUT_FORMS:
+        for model in [self.models] if self._is_batch else self.models:
+            if getattr(model, "output_form", None) not in OUTPUT_FORMS:
                 raise ArgumentError("models", f"a {type(model).__name__}", "limbeck's own models")
         weights = None if self.weights is None else self.weights.tolist()
-        return dict(type="Ensemble", models=specs[0] if self._is_batch else specs, weights=weights)
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], most: int | None = None) -> Self:
-        r"""An ensemble of the same shape, freshly initialised, with at most so many numbers."""
-        from limbeck.models import from_spec
-
-        kinds = {"models": list[Any] | dict[str, Any], "weights": list[float] | None}
-        fields = spec_fields(Ensemble, spec, kinds)
-        models, members = fields["models"], []
-        batched = isinstance(models, dict)
-        for model in [models] if batched else models:
-            members.append(from_spec(model, most))
-            if most is not None:
-                most -= sum(p.numel() for p in members[-1].parameters())
-        return cls(members[0] if batched else members, fields["weights"])
+        return super().spec() | {"weights": weights}
 
     def extra_repr(self) -> str:
         weighted = "" if self.weights is None else ", weighted"
@@ -272,6 +259,8 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
 class Resamples(Dataset):
     r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
+    STATE: ClassVar[Mapping[str, str]] = {**Dataset.STATE, "rows": "rows"}
+
     def __init__(
         self, X: Any, y: Any, members: int, bootstrap: bool = True, seed: int | None = None
     ) -> None:
@@ -297,20 +286,14 @@ class Resamples(Dataset):
         assert self.y is not None
         return Batch(self.x[drawn.T], self.y[drawn.T].long())
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | {"rows": self.rows}
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state["rows"].shape != self.rows.shape:
             raise CheckpointError("checkpoint: it is of another number of members or rows")
         super().load_state_dict(state)
-        self.rows = state["rows"].to(self.device)
 
 
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings
     r"""−Σ_m log f_m(y_m | x_m) over members, which share no parameters: each is trained alone."""
-
-    name = "members_cross_entropy"
 
     def __call__(self, student: Any, teacher: Any, batch: Batch, drawn: Any = None) -> Tensor:
         logits = student.raw()  # (n, M, I)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck.arguments import Count, CountFromZero, Items, Whole, checked_arguments, integer
 from limbeck.arrays import random
@@ -34,15 +34,9 @@ class Flow(Specified):
     """
 
     output_form = "log_density"
-    fields: ClassVar[Mapping[str, Any]] = {
-        "dim": int,
-        "hidden": Sizes,
-        "transforms": int,
-        "bins": int,
-        "dtype": DtypeName,
-    }
-    shift: Tensor
-    scale: Tensor
+    fields: ClassVar[Mapping[str, Any]] = dict(
+        dim=int, hidden=Sizes, transforms=int, bins=int, dtype=DtypeName
+    )
 
     @checked_arguments
     def __init__(
@@ -61,8 +55,7 @@ class Flow(Specified):
             # up to 16 variables each depends on all before it; more are split into two halves
             options = {"bins": bins, "transforms": transforms, "hidden_features": self.hidden}
             self.flow = zuko().flows.NSF(dim, passes=None if dim <= 16 else 2, **options)
-        self.register_buffer("shift", torch.zeros(dim))
-        self.register_buffer("scale", torch.ones(dim))
+        self.shift, self.scale = nn.Buffer(torch.zeros(dim)), nn.Buffer(torch.ones(dim))
         self.to(dtype)
 
     @staticmethod
@@ -93,13 +86,9 @@ class Flow(Specified):
     forward = log_prob
 
     @torch.no_grad()
+    @checked_arguments
     def sample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
         r"""Independent samples (n, D)."""
-        return self.rsample(n, generator)
-
-    @checked_arguments
-    def rsample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
-        r"""The same, differentiable with respect to the parameters."""
         z = random(torch.randn, (n, self.dim), self.shift, generator)
         x: Tensor = self.flow().transform.inv(z)
         return x * self.scale + self.shift

@@ -16,8 +16,10 @@ from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
 from limbeck.models import mixture_em
 from limbeck.models.checks import Device, DtypeName, Generator, Specified, matrix
-from limbeck.models.mixture_em import EMResult, Samples, numbers
+from limbeck.models.mixture_em import EMResult, Numbers, Samples, numbers
 from limbeck.supports import Real
+
+Variables = Annotated[int, arg.Whole()] | arg.Items[Sequence[int]]
 
 
 class GaussianMixture(Specified):
@@ -60,8 +62,8 @@ class GaussianMixture(Specified):
         self.support, dtype = Real(dim), floating(dtype)
         self.matrices = gaussians.has_matrices(covariance, dim)
         device = torch.get_default_device() if device is None else torch.device(device)
-        source = torch.device("cpu") if generator is None else generator.device
-        means = torch.randn(components, dim, generator=generator, dtype=dtype, device=source)
+        like = torch.empty(0, dtype=dtype, device="cpu")
+        means = random(torch.randn, (components, dim), like, generator)
 
         def zeros(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.zeros(*shape, dtype=dtype, device=device))
@@ -116,7 +118,7 @@ class GaussianMixture(Specified):
         log_weights = self.logits.log_softmax(0)
         return gaussians.log_joint(self.rows(x), log_weights, self.means, self.scale, self.matrices)
 
-    def rows(self, x: arg.UserObject[object], argument: arg.UserObject[str] = "x") -> Tensor:
+    def rows(self, x: Numbers, argument: arg.UserObject[str] = "x") -> Tensor:
         r"""x as a matrix (n, D); its shape is checked, its values are not."""
         return matrix(x, self.dim, argument, vectors=True)
 
@@ -145,9 +147,7 @@ class GaussianMixture(Specified):
         return Mixture(components=components, logits=self.logits)
 
     @arg.checked_arguments
-    def marginal(
-        self, variables: Annotated[int, arg.Whole()] | arg.Items[Sequence[int]],
-    ) -> GaussianMixture:  # fmt: skip
+    def marginal(self, variables: Variables) -> GaussianMixture:
         r"""The density of some of the variables, which is a mixture of the same kind."""
         chosen = [variables] if isinstance(variables, int) else list(variables)
         expected = f"different numbers from 0 to {self.dim - 1}"
@@ -161,10 +161,7 @@ class GaussianMixture(Specified):
         return marginal.set_(self.weights, self.means[:, chosen], part)
 
     @arg.checked_arguments
-    def set_(
-        self, weights: arg.UserObject[object], means: arg.UserObject[object],
-        covariances: arg.UserObject[object],
-    ) -> Self:  # fmt: skip
+    def set_(self, weights: Numbers, means: Numbers, covariances: Numbers) -> Self:
         r"""Set all parameters in place.
 
         Arguments:
@@ -200,10 +197,7 @@ class GaussianMixture(Specified):
         return Moments(self.logits.double().softmax(0), means, covariances)
 
     @arg.checked_arguments
-    def start_from(
-        self, x: arg.UserObject[object], weight: arg.UserObject[object] = None,
-        generator: Generator = None,
-    ) -> Self:  # fmt: skip
+    def start_from(self, x: Numbers, weight: Numbers = None, generator: Generator = None) -> Self:
         r"""Start near samples x (n, D): spread centres by k-means++, and covariances around them.
 
         Arguments:
@@ -216,9 +210,7 @@ class GaussianMixture(Specified):
         return self.set_moments_(samples.uncentred(moments))
 
     @arg.checked_arguments
-    def fit(
-        self, x: arg.UserObject[object], weights: arg.UserObject[object] = None, **options: Any,
-    ) -> EMResult:  # fmt: skip
+    def fit(self, x: Numbers, weights: Numbers = None, **options: Any) -> EMResult:
         r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
         return mixture_em.fit_em(self, x, weights, **options)
 

@@ -20,6 +20,8 @@ from limbeck.progress import tracked
 if TYPE_CHECKING:
     from limbeck.models.mixture import GaussianMixture
 
+Numbers = arg.UserObject[object]  # a tensor, an array or a list
+
 
 def parameters_of(moments: Moments, kind: str) -> dict[str, Tensor]:
     r"""The parameters of a mixture by name: the inverse of its `scale`, and of a softmax."""
@@ -157,9 +159,8 @@ class EMResult:
 @torch.no_grad()
 @arg.checked_arguments
 def fit_em(
-    mixture: arg.UserObject[GaussianMixture], x: arg.UserObject[object],
-    weights: arg.UserObject[object] = None, *, iterations: arg.Count = 1000,
-    tolerance: arg.FromZero = 1e-8, floor: arg.InnerFraction = 1e-6,
+    mixture: arg.UserObject[GaussianMixture], x: Numbers, weights: Numbers = None, *,
+    iterations: arg.Count = 1000, tolerance: arg.FromZero = 1e-8, floor: arg.InnerFraction = 1e-6,
     restarts: arg.CountFromZero = 10, generator: Generator = None, progress: arg.Flag = True,
 ) -> EMResult:  # fmt: skip
     r"""Fit a mixture to samples, in place, by EM from several starts, and take the best.

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.arrays import as_part, floating, random, tensor_float
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, rename_argument
 from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator, Pair
-from limbeck.models.kernels import triton_kernels
-from limbeck.models.likelihood import LogLikelihood, log_likelihood
+from limbeck.models.energy import Unnormalized
+from limbeck.models.kernels.nade_op import triton_kernels
 from limbeck.supports import Binary
 from limbeck.training.result import History
 
@@ -31,7 +31,7 @@ def softplus(z: Tensor) -> Tensor:
     return F.softplus(z, threshold=40.0)
 
 
-class RBM(nn.Module):
+class RBM(Unnormalized):
     r"""A restricted Boltzmann machine: log p̃(x) = a·x + Σ_j softplus(b_j + x·W_j).
 
     It has I visible units x and J hidden units h that are zero or one, and is a target
@@ -49,7 +49,6 @@ class RBM(nn.Module):
     tensor([4.], grad_fn=<ExpBackward0>)
     """
 
-    output_form = "log_density"
     exact = True
     capturable = True  # sweeps never wait for a GPU
     history: History | None = None  # of a training by `fit`
@@ -62,8 +61,7 @@ class RBM(nn.Module):
         dtype: torch.dtype | None = None, device: Device = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if dtype not in (None, torch.float32, torch.float64):
-            raise ArgumentError("dtype", dtype, "torch.float32 or torch.float64")
+        dtype = None if dtype is None else floating(dtype)
         raw: dict[str, Numbers] = {"W": W, "a": a, "b": b}
         parts = {name: as_part(value, name).values for name, value in raw.items()}
         shapes = {name: tuple(part.shape) for name, part in parts.items()}
@@ -143,24 +141,11 @@ class RBM(nn.Module):
 
     forward = log_unnormalized
 
-    def log_likelihood(
-        self, x: arg.UserObject[Numbers], z: arg.UserObject[Any] = None
-    ) -> LogLikelihood:
-        r"""The mean of log p(x) over rows, with a standard error of log Z and of the rows.
+    def _exact_log_z(self) -> float:
+        from limbeck.models.rbm_sums import exact_rbm_log_z
 
-        Arguments:
-            x: Zeros and ones (n, I).
-            z: log Z: what `lb.log_partition` returns, or a number. Default: the exact sum, which is
-                feasible up to 25 units on the smaller side.
-        """
-        if z is None:
-            from limbeck.models.rbm_sums import exact_rbm_log_z
-
-            if min(self.visible, self.hidden) > 25:
-                received = f"None, for {self.visible:,} visible and {self.hidden:,} hidden units"
-                raise ArgumentError("z", received, "an estimate by lb.log_partition(rbm)")
-            z = exact_rbm_log_z(self)
-        return log_likelihood(self, x, z)
+        with rename_argument("target", "z"):
+            return exact_rbm_log_z(self)
 
     def hidden_probabilities(self, x: Tensor) -> Tensor:
         r"""p(h_j = 1 | x), (n, J)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,31 +103,25 @@ def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
     if order is None or version != 0x0100:
         raise ValueError("no MATLAB file of the versions 5 to 7")
     arrays: dict[str, Any] = {}
-    for matrix in _matrices(content[128:], order, path, names):
+    content = content[128:]
+    while len(content):
+        kind, matrix, content = _element(content, order)
+        if kind == COMPRESSED:
+            # only a wanted one is expanded; the others say their names at the start
+            packed, start = matrix, memoryview(_expanded(matrix, HEADER, complete=False))
+            kind, matrix = MATRIX, start[8:]
+            if _name(matrix, order)[0] in names:
+                size = 8 + int(np.frombuffer(start[4:8], f"{order}u4")[0])
+                numpy_files.check_expansion(size, path)
+                whole = memoryview(_expanded(packed, size, complete=True))
+                kind, matrix, _ = _element(whole, order)
+        if kind != MATRIX:
+            raise ValueError(f"an element of the type {kind}, where an array was expected")
         name, parts = _name(matrix, order)
         if name in arrays:
             raise ValueError(f"{name} is in it twice")
         arrays[name] = _array(parts, order, name) if name in names else None
     return arrays
-
-
-def _matrices(
-    content: memoryview, order: str, path: Path, names: Collection[str]
-) -> Iterator[memoryview]:
-    while len(content):
-        kind, inner, content = _element(content, order)
-        if kind == COMPRESSED:
-            # only a wanted one is expanded; the others say their names at the start
-            start = memoryview(_expanded(inner, HEADER, complete=False))
-            if _name(start[8:], order)[0] not in names:
-                yield start[8:]
-                continue
-            size = 8 + int(np.frombuffer(start[4:8], f"{order}u4")[0])
-            numpy_files.check_expansion(size, path)
-            kind, inner, _ = _element(memoryview(_expanded(inner, size, complete=True)), order)
-        if kind != MATRIX:
-            raise ValueError(f"an element of the type {kind}, where an array was expected")
-        yield inner
 
 
 def _expanded(content: memoryview, size: int, complete: bool) -> bytes:

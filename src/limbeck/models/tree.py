@@ -53,12 +53,6 @@ class Trees(Specified):
     fields: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(SIZES, int), "kind": str, "missing": bool, "dtype": DtypeName,
     }  # fmt: skip
-    feature: Tensor
-    threshold: Tensor
-    left: Tensor
-    share: Tensor
-    roots: Tensor
-    base: Tensor
 
     @arg.checked_arguments
     def __init__(
@@ -79,11 +73,12 @@ class Trees(Specified):
         left = nodes["left"] = nodes["left"] + np.repeat(roots, sizes)
         self.depth = _depth(left, roots, "trees")
         value = nodes.pop("value") * factor
-        for name, values in {**nodes, "roots": roots}.items():
-            buffer_dtype = torch.float32 if name in ("threshold", "share") else torch.int32
-            self.register_buffer(name, torch.tensor(values, dtype=buffer_dtype))
+        numbers = {name: torch.tensor(values) for name, values in nodes.items()}
+        self.feature, self.left = (nn.Buffer(numbers[n].int()) for n in ("feature", "left"))
+        self.threshold, self.share = (nn.Buffer(numbers[n].float()) for n in ("threshold", "share"))
+        self.roots = nn.Buffer(torch.tensor(roots, dtype=torch.int32))
         base = np.zeros(value.shape[1]) if base is None else np.asarray(base)
-        self.register_buffer("base", torch.tensor(base, dtype=dtype))
+        self.base: Tensor = nn.Buffer(torch.tensor(base, dtype=dtype))
         # a parameter, so that the module has a device and a type as others do
         self.value = nn.Parameter(torch.tensor(value, dtype=dtype), requires_grad=False)
 

@@ -14,19 +14,18 @@ from limbeck.models.tree import SURE, TreeArrays, Trees, of_lightgbm, of_tree
 from limbeck.outputs import check_probabilities, columns
 from limbeck.progress import tracked
 
-TASKS = ("classification", "multilabel", "regression")
 ROWS = 20_000  # the most rows that a boosted tree is grown from
-Numbers = np.ndarray | torch.Tensor
+Numbers = UserObject[np.ndarray | torch.Tensor]
+Leaves = Annotated[int, Whole(2)]
+Task = Annotated[str, Choice("classification", "multilabel", "regression")]
 Size = dict[str, int | None]  # limits of a tree, by scikit-learn's names
 
 
 @checked_arguments
 def fit_tree(
-    X: UserObject[Numbers], targets: UserObject[Numbers], *,
-    max_leaf_nodes: Annotated[int, Whole(2)] | None = 64, max_depth: Count | None = None,
-    min_samples_leaf: Count = 1, seed: Seed = 0,
-    task: Annotated[str, Choice(*TASKS)] = "classification",
-    sample_weight: UserObject[Numbers | None] = None,
+    X: Numbers, targets: Numbers, *, max_leaf_nodes: Leaves | None = 64,
+    max_depth: Count | None = None, min_samples_leaf: Count = 1, seed: Seed = 0,
+    task: Task = "classification", sample_weight: Numbers | None = None,
 ) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
@@ -56,11 +55,10 @@ def fit_tree(
 
 @checked_arguments
 def fit_boosted(
-    X: UserObject[Numbers], targets: UserObject[Numbers], *, trees: Count = 100,
-    max_leaf_nodes: Annotated[int, Whole(2)] | None = 16, max_depth: Count | None = None,
-    min_samples_leaf: Count = 5, learning_rate: Share = 0.3, seed: Seed = 0,
-    task: Annotated[str, Choice(*TASKS)] = "classification", progress: Flag = False,
-    sample_weight: UserObject[Numbers | None] = None,
+    X: Numbers, targets: Numbers, *, trees: Count = 100, max_leaf_nodes: Leaves | None = 16,
+    max_depth: Count | None = None, min_samples_leaf: Count = 5, learning_rate: Share = 0.3,
+    seed: Seed = 0, task: Task = "classification", progress: Flag = False,
+    sample_weight: Numbers | None = None,
 ) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 

@@ -13,8 +13,9 @@ in operators of torch; higher derivatives are those of `formula`.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,14 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from limbeck.models.checks import Maybe, Pair
-from limbeck.models.kernels import nade_native, triton_kernels
+from limbeck.models.kernels import nade_native
 
 _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
-TOGETHER = {"cpu": 2**22, "cuda": 2**26}  # the same at starts, and in higher derivatives
+TOGETHER = {"cpu": 2**22, "cuda": 2**26}  # the same at starts, and where the formula is used
 
 
 def formula(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensor:
@@ -57,8 +57,8 @@ def carried(v: Tensor, w: Tensor, run: int) -> Tensor:
     v, w = v.unflatten(1, (-1, run * q)), w.unflatten(0, (-1, run * q))
     with torch.autocast(v.device.type, enabled=False):
         sums = torch.bmm(v.transpose(0, 1), w)  # of each run
-        place = torch.arange(len(sums), device=v.device)
-        return ((place < place.unsqueeze(1)).to(v) @ sums.flatten(1)).view_as(sums)
+        before = v.new_ones(len(sums), len(sums)).tril(-1)
+        return (before @ sums.flatten(1)).view_as(sums)
 
 
 def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor) -> Tensor:
@@ -109,6 +109,15 @@ def use_native(x: Tensor, w: Tensor) -> bool:
     return large and x.device.type == "cpu" and nade_native.available()
 
 
+@functools.cache
+def triton_kernels() -> ModuleType | None:
+    r"""The kernels for a GPU; None on platforms without Triton."""
+    try:
+        return importlib.import_module("limbeck.models.kernels.nade_triton")
+    except ImportError:
+        return None
+
+
 def gpu_kernels(x: Tensor) -> ModuleType | None:
     r"""The kernels for a GPU, if they can be used."""
     return triton_kernels() if x.is_cuda and x.dtype == torch.float32 else None
@@ -117,11 +126,11 @@ def gpu_kernels(x: Tensor) -> ModuleType | None:
 def _value(v: Tensor, starts: Tensor, w: Tensor, u: Tensor, run: int) -> Tensor:
     if (gpu := gpu_kernels(v)) is not None:
         return gpu.logits(v, starts, w, u, run)
-    z = torch.empty_like(v)
-    for k, rows, part in _pieces(v, w, run):
-        h, _ = _states(v[rows, part], starts[k, rows], w[part])
-        z[rows, part] = torch.bmm(h, u[part].unsqueeze(2)).squeeze(2).T
-    return z
+
+    def of_rows(v: Tensor, starts: Tensor, w: Tensor, u: Tensor) -> tuple[Tensor]:
+        return (formula(v, starts, w, u, run),)
+
+    return _by_rows(of_rows, (v, starts, w, u), (0, 1, None, None), (0,))[0]
 
 
 def _pull(
@@ -132,38 +141,24 @@ def _pull(
         return v.new_empty(0), *gpu.gradients(d, v, starts, w, u, run)
     gv = torch.empty_like(v) if wants_v else v.new_empty(0)
     at_starts, gw, gu = torch.empty_like(starts), torch.zeros_like(w), torch.zeros_like(u)
-    for k, rows, part in _pieces(v, w, run):
-        h, before = _states(v[rows, part], starts[k, rows], w[part])  # (B, r, J), (B, r, B)
-        at_z = d[rows, part].T  # (B, r)
-        gu[part] += torch.bmm(at_z.unsqueeze(1), h).squeeze(1)
-        at_a = (at_z.unsqueeze(2) * u[part].unsqueeze(1)).mul_(h).mul_(1 - h)
-        at_starts[k, rows] = at_a.sum(0)
-        gw[part].addmm_(before.flatten(0, 1).T, at_a.flatten(0, 1))
-        if wants_v:
-            gv[rows, part] = (at_a @ w[part].T).mul_(_earlier(v, len(at_z))).sum(0)
+    size = max(1, NUMBERS.get(v.device.type, NUMBERS["cpu"]) // (run * w.shape[1]))
+    for k, i in enumerate(range(0, len(w), run)):
+        part = slice(i, i + run)
+        # whether an input comes before a variable of the run, (B, 1, B)
+        earlier = v.new_ones(len(w[part]), len(w[part])).tril(-1).unsqueeze(1)
+        for r in range(0, len(v), size):
+            rows = slice(r, r + size)
+            before = v[rows, part] * earlier  # (B, r, B)
+            a = (before.flatten(0, 1) @ w[part]).view(*before.shape[:2], -1)
+            h = a.add_(starts[k, rows]).sigmoid_()  # (B, r, J)
+            at_z = d[rows, part].T  # (B, r)
+            gu[part] += torch.bmm(at_z.unsqueeze(1), h).squeeze(1)
+            at_a = (at_z.unsqueeze(2) * u[part].unsqueeze(1)).mul_(h).mul_(1 - h)
+            at_starts[k, rows] = at_a.sum(0)
+            gw[part].addmm_(before.flatten(0, 1).T, at_a.flatten(0, 1))
+            if wants_v:
+                gv[rows, part] = (at_a @ w[part].T).mul_(earlier).sum(0)
     return gv, at_starts, gw, gu
-
-
-def _states(v: Tensor, start: Tensor, w: Tensor) -> Pair:
-    r"""σ(a) in a run for some rows, (B, r, J), and the inputs before each variable, (B, r, B)."""
-    before = v * _earlier(v, v.shape[1])
-    a = (before.flatten(0, 1) @ w).view(*before.shape[:2], -1)
-    return a.add_(start).sigmoid_(), before
-
-
-def _earlier(v: Tensor, run: int) -> Tensor:
-    r"""Whether an input comes before a variable of the run, (B, 1, B)."""
-    place = torch.arange(run, device=v.device)
-    return (place < place.unsqueeze(1)).unsqueeze(1).to(v.dtype)
-
-
-def _pieces(v: Tensor, w: Tensor, run: int) -> Iterator[tuple[int, slice, slice]]:
-    r"""Number, rows and variables of each run, in blocks of rows."""
-    n, inputs = v.shape
-    rows = max(1, NUMBERS.get(v.device.type, NUMBERS["cpu"]) // (run * w.shape[1]))
-    for k, i in enumerate(range(0, inputs, run)):
-        for r in range(0, n, rows):
-            yield k, slice(r, r + rows), slice(i, i + run)
 
 
 def _operator(
@@ -212,7 +207,6 @@ def _function(
             ctx.save_for_forward(*inputs[:count])
             ctx.formula = functools.partial(formula, inputs[count])
             ctx.size, ctx.unwanted = inputs[count], inputs[count + 1 :] == (False,)
-            ctx.set_materialize_grads(pull is not None)
             if ctx.unwanted:
                 ctx.mark_non_differentiable(output[0])
 
@@ -222,13 +216,12 @@ def _function(
             if pull is not None:
                 each = zip(pull(*v, *tensors, ctx.size, needs[0]), needs, strict=False)
                 return *(g if need else None for g, need in each), None
-            v = (None, *v[1:]) if ctx.unwanted else v
+            v = (torch.zeros_like(tensors[1]), *v[1:]) if ctx.unwanted else v
 
             def back(*both: Tensor) -> Any:
                 return torch.func.vjp(ctx.formula, *both[:count])[1](both[count:])
 
-            both = (*tensors, *_filled(v, tensors[1:]))
-            return *_by_rows(back, both, (*axes, *results), axes), None, None
+            return *_by_rows(back, (*tensors, *v), (*axes, *results), axes), None, None
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -236,7 +229,7 @@ def _function(
                 value, back = torch.func.vjp(ctx.formula, *both[:count])[:2]
                 return torch.func.vjp(back, tree_map(torch.zeros_like, value))[1](both[count:])[0]
 
-            both = (*ctx.saved_tensors, *_filled(tangents[:count], ctx.saved_tensors))
+            both = (*ctx.saved_tensors, *tangents[:count])
             first, *rest = _by_rows(along, both, (*axes, *axes), results)
             return (None if ctx.unwanted else first, *rest) if rest else first
 
@@ -272,11 +265,6 @@ def _define(
 def empty(tensor: Tensor) -> Tensor:
     r"""A contiguous tensor of the same shape."""
     return tensor.new_empty(tensor.shape)
-
-
-def _filled(tensors: Sequence[Maybe], like: Sequence[Tensor]) -> list[Tensor]:
-    pairs = zip(tensors, like, strict=True)
-    return [torch.zeros_like(other) if each is None else each for each, other in pairs]
 
 
 def _by_rows(
