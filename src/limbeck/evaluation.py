@@ -181,7 +181,11 @@ class View:
             return forms.log_probabilities(forms.values(y), self.form)
         if domain == "density":
             density = _density_of(self.model)
-            return (raw() if density is self.model else density(x)).reshape(rows(x), 1)
+            log_p = raw() if density is self.model else density(x)
+            if log_p.numel() != rows(x):
+                received = f"outputs of shape {tuple(log_p.shape)} for {rows(x)} inputs"
+                raise ArgumentError(self.who, received, "a log density for each input, (n,)")
+            return log_p.reshape(rows(x), 1)
         if self.form not in forms.FORMS[:3]:
             return forms.values(raw())
         y = forms.values(forms.check_class_axis(raw(), self.who))

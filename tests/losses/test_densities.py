@@ -2,6 +2,7 @@ r"""Losses on densities: by hand, and the text's decomposition by enumeration.""
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.stats
 import torch
 from torch import Tensor, distributions, nn
 
+import limbeck as lb
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.evaluation import View
@@ -102,3 +104,29 @@ def test_the_square_error_is_that_of_the_densities_and_a_multiple_of_kl(above) -
 def test_the_constant_must_be_finite(c) -> None:
     with refused("c", expected="a finite number"):
         losses.log_density_error(c)
+
+
+@pytest.mark.parametrize("loss", [losses.kl(), losses.kl() + 0.1 * losses.log_density_error()])
+@pytest.mark.parametrize("kind", ["net", "energy"])
+def test_a_student_that_is_no_normalised_density_is_refused(loss, kind):
+    # −log f(x) of an unbounded output falls for ever
+    teacher = lb.RBM(torch.zeros(4, 2), torch.zeros(4), torch.zeros(2))
+    student = nn.Linear(4, 1) if kind == "net" else copy.deepcopy(teacher)
+    with refused("student", "no method log_prob", expected="log_prob"):
+        lb.distill(teacher, student, torch.zeros(8, 4), loss, steps=5)
+
+
+def test_outputs_that_are_declared_as_log_densities_are_trained():
+    net = nn.Linear(4, 1)
+    result = lb.distill(
+        None, net, torch.randn(8, 4), losses.kl(), steps=2, student_output="log_density"
+    )
+    assert result.steps == 2
+
+
+def test_several_outputs_are_no_log_density():
+    with refused("student", r"\(8, 2\)"):
+        lb.distill(
+            None, nn.Linear(4, 2), torch.randn(8, 4), losses.kl(), steps=2,
+            student_output="log_density",
+        )  # fmt: skip

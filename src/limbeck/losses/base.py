@@ -43,6 +43,7 @@ class Loss:
     requires: frozenset[str] = frozenset()  # of the teacher: "values", "derivatives", "hidden"
     domain = "plain"  # of these derivatives: "log", "plain" or "density"
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
+    normalised = False  # whether the student must be a density that integrates to one
     compares = ""  # "classes" or "values", of which both models must have the same number
     affine = True  # gradient affine in the targets, so unbiased with a teacher of single draws
     bias = ""  # why it is not affine

@@ -196,6 +196,7 @@ class kl(Loss):  # noqa: N801
     r"""KL(p ‖ f) up to a constant: −log f(x) at inputs x drawn from the teacher."""
 
     needs = "density"
+    normalised = True
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         return -student.log_density()
@@ -228,6 +229,7 @@ class reverse_kl(_LogDensities):  # noqa: N801
     """
 
     storable = False
+    normalised = True
 
     def bind(self, probe: Probe) -> None:
         if probe.batch.index is not None:

@@ -79,6 +79,8 @@ class Objective(nn.Module):
             expected = "losses on one kind of outputs: classes, values or densities"
             raise ArgumentError("loss", shown(self.loss), expected)
         need = next(iter(needs), "")
+        if any(term.normalised for term in self.terms):
+            self._refuse_unnormalised()
         self._refuse_biased_and_dependent()
         batch = as_batch(self.inputs.probe(8))
         n = rows(batch.x)
@@ -126,6 +128,16 @@ class Objective(nn.Module):
             return raw
         except (RuntimeError, ArgumentError) as error:
             raise misfit("student", x, error) from error
+
+    def _refuse_unnormalised(self) -> None:
+        r"""Refuse students whose log density grows without bound under a loss that maximises it."""
+        if (self.form != "auto" and hasattr(self.student, "log_prob")) or self._declared:
+            return
+        if self.form == "auto" or hasattr(self.student, "log_unnormalized"):
+            received = f"{type(self.student).__name__}, which has no method log_prob"
+            expected = f"a normalised density for {self.loss!r}: a module with log_prob(x), or "
+            expected += 'student_output="log_density" for one whose outputs are log densities'
+            raise ArgumentError("student", received, expected)
 
     def _refuse_biased_and_dependent(self) -> None:
         r"""Refuse losses that the teacher biases, and students whose examples depend on others."""
