@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Count, checked_arguments, integer
-from limbeck.arrays import X, as_dict
+from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_value
 from limbeck.samplers.diagnostics import effective_size, r_hat
@@ -23,27 +23,6 @@ from limbeck.samplers.diagnostics import effective_size, r_hat
 LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Device: TypeAlias = torch.device | str | None
-Array: TypeAlias = np.ndarray[Any, Any] | Tensor
-ACCEPTED = "an array of real numbers"
-
-
-def as_array(value: object, argument: str) -> Array:
-    r"""The numbers of one variable, not copied: of a tensor, or of whatever NumPy can read."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_complex() or value.is_meta:
-            raise ArgumentError(argument, f"a {value.layout} tensor of {value.dtype}", ACCEPTED)
-        return value.detach()
-    try:
-        array = np.asarray(value)
-    except Exception as reason:  # of whatever the value is
-        received = f"a {type(value).__name__} that is no array ({reason})"
-        raise ArgumentError(argument, received, ACCEPTED) from None
-    if np.ma.is_masked(value):
-        raise ArgumentError(argument, "masked values", ACCEPTED)
-    if array.dtype.kind not in "biuf":
-        received = f"a {type(value).__name__}" if array.ndim == 0 else f"values of {array.dtype}"
-        raise ArgumentError(argument, received, ACCEPTED)
-    return array
 
 
 def is_whole(array: Array) -> bool:
@@ -58,20 +37,6 @@ def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     floats: list[Any] = [array for array in arrays if not is_whole(array)]
     dtypes = [a.dtype if isinstance(a, Tensor) else types[min(a.itemsize, 8)] for a in floats]
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
-
-
-def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
-    r"""The same numbers as a tensor, in the same memory where torch can use it."""
-    if isinstance(array, Tensor):
-        return array.to(device, dtype)
-    # Torch has no long doubles and hardly any unsigned integers, and needs memory that is
-    # writable, aligned, in the machine's byte order and with strides that go forward.
-    narrow = array.dtype.kind == "f" and array.itemsize <= 8
-    kind = array.dtype.newbyteorder("=") if narrow else np.dtype(np.float64)
-    usable = np.require(array, kind, ["A", "W"])
-    if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
-        usable = usable.copy()
-    return torch.from_numpy(usable).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -242,7 +207,7 @@ class Draws:
                 rows: Array = part[tuple(place.to(part.device) for place in places)]
             else:
                 rows = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
-            chosen[name] = as_tensor(rows, self.dtype, self.device)
+            chosen[name] = as_tensor(rows).to(self.device, self.dtype)
         return self.structure.pack(chosen)
 
     def blocks(self, size: int) -> Iterator[X]:
@@ -255,13 +220,13 @@ class Draws:
         r"""One number of all draws, (chains, per_chain)."""
         name, place = self.structure.place(index)
         at: Any = (slice(None), slice(None), *place)
-        return as_tensor(self.parts[name][at], self.dtype, self.device)
+        return as_tensor(self.parts[name][at]).to(self.device, self.dtype)
 
     @property
     def flat(self) -> Tensor:
         r"""All draws as rows of numbers, (count, dim): a view of a single variable, if possible."""
         rows = [
-            as_tensor(part, self.dtype, self.device).reshape(self.count, size)
+            as_tensor(part).to(self.device, self.dtype).reshape(self.count, size)
             for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
@@ -269,7 +234,7 @@ class Draws:
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
         device, dtype = torch.device(device or self.device), dtype or self.dtype
-        parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
+        parts = {name: as_tensor(part).to(device, dtype) for name, part in self.parts.items()}
         return Draws(parts, dtype, device, self.notes)
 
     @checked_arguments

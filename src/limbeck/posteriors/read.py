@@ -13,26 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Choice,
-    Count,
-    CountFromZero,
-    Items,
-    Text,
-    UserObject,
-    checked_arguments,
-)
-from limbeck.arrays import as_dict, label
+from limbeck import arguments as arg
+from limbeck.arrays import Array, as_array, as_dict, label
 from limbeck.errors import ArgumentError, shown
-from limbeck.posteriors.draws import (
-    Array,
-    Draws,
-    as_array,
-    bad_rows,
-    choose,
-    group,
-    whole_notes,
-)  # fmt: skip
+from limbeck.posteriors.draws import Draws, bad_rows, choose, group, whole_notes
 from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
 from limbeck.posteriors.stream import Stream
 
@@ -45,15 +29,15 @@ ACCEPTED = (
 )
 
 
-@checked_arguments
+@arg.checked_arguments
 def as_draws(
-    posterior: UserObject[Any],
+    posterior: arg.UserObject[Any],
     *,
-    var_names: Text | Items[Sequence[str]] | None = None,
-    burn_in: CountFromZero = 0,
-    thin: Count = 1,
+    var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
+    burn_in: arg.CountFromZero = 0,
+    thin: arg.Count = 1,
     dtype: torch.dtype | None = None,
-    layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto",
+    layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto",
 ) -> Draws | Stream:
     r"""The draws of a posterior, stored or streamed.
 
