@@ -219,7 +219,7 @@ def condense_density(
         options: dict[str, Any] = {"dtype": dtype, "device": device, "generator": generator}
         student = GaussianMixture(request.components, dim, covariance, **options)
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
-    gradient = not training.chooses_optimizer or (training.lr, training.clip) != (None, None)
+    gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:

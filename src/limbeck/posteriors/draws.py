@@ -18,24 +18,20 @@ from limbeck.arguments import Count, checked_arguments, integer
 from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_value
-from limbeck.samplers.diagnostics import effective_size, r_hat
+from limbeck.samplers.diagnostics import disagreement, effective_size, listed, r_hat
 
-LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Device: TypeAlias = torch.device | str | None
 
 
 def is_whole(array: Array) -> bool:
     r"""Whether these are integers or booleans."""
-    floats = isinstance(array, Tensor) and array.is_floating_point()
-    return not floats and getattr(array.dtype, "kind", "") != "f"
+    return not as_tensor(array[:0]).is_floating_point()
 
 
 def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     r"""The floating type that holds them all; torch's default one if all are whole numbers."""
-    types = {2: torch.float16, 4: torch.float32, 8: torch.float64}
-    floats: list[Any] = [array for array in arrays if not is_whole(array)]
-    dtypes = [a.dtype if isinstance(a, Tensor) else types[min(a.itemsize, 8)] for a in floats]
+    dtypes = [as_tensor(array[:0]).dtype for array in arrays if not is_whole(array)]
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
 
 
@@ -225,10 +221,8 @@ class Draws:
     @property
     def flat(self) -> Tensor:
         r"""All draws as rows of numbers, (count, dim): a view of a single variable, if possible."""
-        rows = [
-            as_tensor(part).to(self.device, self.dtype).reshape(self.count, size)
-            for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
-        ]
+        parts = zip(self.to().parts.values(), self.structure.sizes, strict=True)
+        rows = [part.reshape(self.count, size) for part, size in parts]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
@@ -254,17 +248,12 @@ class Draws:
                 stuck = dict.fromkeys(still.nonzero()[:, 0].tolist(), names[place]) | stuck
         reasons = []
         if stuck:
-            shown = ", ".join(map(str, sorted(stuck)[:5])) + (", …" if len(stuck) > 5 else "")
             reasons.append(
                 f"{len(stuck)} of {self.chains} chains are stuck (all draws of "
-                f"{stuck[min(stuck)]} are the same there): {shown}"
+                f"{stuck[min(stuck)]} are the same there): {listed(sorted(stuck))}"
             )
-        if large := int((r_hats > LARGE_R_HAT).sum()):
-            worst = int(r_hats.nan_to_num(0.0).argmax())
-            reasons.append(
-                f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g} (above {LARGE_R_HAT:g} for "
-                f"{large} of {len(names)}): the chains disagree, or are too short to tell"
-            )
+        if reason := disagreement(names, r_hats):
+            reasons.append(f"{reason}: the chains disagree, or are too short to tell")
         return Diagnostics(names, r_hats, sizes, reasons)
 
     def __repr__(self) -> str:

@@ -301,17 +301,14 @@ class RunningDiagnostics:
         if (draws := (late.stop - late.start) * self._length) >= 10:  # since half-time
             moved = (squares[late] > 0) | (mean[late] != mean[-1])
             if still := (~moved.any(0).any(1)).nonzero()[:, 0].tolist():
-                chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
                 count = f"{len(still)} of {mean.shape[1]} chains"
-                reasons.append(f"{count} have not moved in {draws:,} draws: {chains}")
-        if large := int((ratios > LARGE_R_HAT).sum()):
-            worst = int(ratios.argmax())
-            means = mean[:, :, worst].mean(0)
+                reasons.append(f"{count} have not moved in {draws:,} draws: {listed(still)}")
+        if reason := disagreement(names, ratios):
+            means = mean[:, :, int(ratios.nan_to_num(0.0).argmax())].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
-                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {LARGE_R_HAT:g} for "
-                f"{large} of {len(ratios)}): after {self.count:,} draws the chains disagree or are "
-                f"too short to tell; chain {furthest} is furthest from the others"
+                f"{reason}: after {self.count:,} draws the chains disagree or are too short to "
+                f"tell; chain {furthest} is furthest from the others"
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
@@ -338,6 +335,18 @@ class RunningDiagnostics:
         if not len(self._mean):
             raise ArgumentError("draws", "none yet", "one or more, by `update`")
         return self._mean[: self._full], self._squares[: self._full]
+
+
+def disagreement(names: Sequence[str], r_hats: Tensor) -> str:
+    r"""The largest R̂, if it is large, with the name of its coordinate; "" if none is."""
+    large, worst = int((r_hats > LARGE_R_HAT).sum()), int(r_hats.nan_to_num(0.0).argmax())
+    known = f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g}"
+    return f"{known} (above {LARGE_R_HAT:g} for {large} of {len(r_hats)})" if large else ""
+
+
+def listed(numbers: Sequence[int], most: int = 5) -> str:
+    r"""The first few numbers as text."""
+    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
 
 
 def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tensor, Tensor]:
