@@ -29,11 +29,8 @@ class Point(NamedTuple):
 
     def replace(self, rows: Tensor, other: Point) -> Point:
         r"""These points, with others in some rows (n,)."""
-        x, slope = (
-            torch.where(rows[:, None], a, b)
-            for a, b in ((other.x, self.x), (other.slope, self.slope))
-        )
-        return Point(x, torch.where(rows, other.log, self.log), slope)
+        wide = rows[:, None]
+        return Point(*map(torch.where, (wide, rows, wide), other, self))
 
 
 def differentiate(log_density: Callable[[Tensor], Tensor], x: Tensor) -> Point:
@@ -177,8 +174,7 @@ class HMC(Sampler):
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
         self.transform = _transform(support, self._x)
-        if self.transform is not None:
-            self._x = self.transform.inv(self._x)
+        self._x = self.transform.inv(self._x)
         coordinates = self._x.shape[1]
         self.length, self.target, self.max_steps = length, acceptance, max_steps
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
@@ -222,8 +218,7 @@ class HMC(Sampler):
                 "a longer `burn_in`, other coordinates or a higher `acceptance` may help",
                 stacklevel=2,
             )
-        points = self._x if self.transform is None else self.transform(self._x)
-        return points.clone()
+        return self.transform(self._x).clone()
 
     @arg.checked_arguments
     def burn_in(self, sweeps: arg.CountFromZero, progress: arg.Flag = False) -> HMC:
@@ -273,8 +268,6 @@ class HMC(Sampler):
         near = x.abs().amax(1) <= 10 * self._x.abs().max() + 10
 
         def log_density(u: Tensor) -> Tensor:
-            if self.transform is None:
-                return self._evaluate(u, near)
             point = self.transform(u)
             volume = self.transform.log_abs_det_jacobian(u, point)
             return self._evaluate(point, near) + volume.reshape(len(u), -1).sum(1)
@@ -282,10 +275,9 @@ class HMC(Sampler):
         return differentiate(log_density, x)
 
 
-def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform | None:
+def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform:
     r"""The bijection from unconstrained coordinates to a support that holds the points x."""
-    if support is None:
-        return None
+    support = constraints.real if support is None else support
     try:
         transform = biject_to(support)
         inside = support.check(x)
@@ -306,7 +298,7 @@ class _Moments:
 
     def __init__(self, x: Tensor) -> None:
         dim = x.shape[1]
-        self.count, self.centre = 0, x.mean(0).double()
+        self.count, self.centre, self.like = 0, x.mean(0).double(), x
         self.sum = torch.zeros(dim, dtype=torch.float64, device=x.device)
         self.squares = self.sum.new_zeros((dim, dim) if dim <= MAX_DENSE else (dim,))
 
@@ -315,7 +307,6 @@ class _Moments:
         self.count += len(rows)
         self.sum += rows.sum(0)
         self.squares += rows.T @ rows if self.squares.dim() == 2 else rows.square().sum(0)
-        self.like = x
 
     def scale(self) -> Tensor | None:
         r"""Standard deviations, or a factor of the covariance where draws suffice for one.
