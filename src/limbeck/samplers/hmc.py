@@ -3,7 +3,6 @@ r"""Hamiltonian Monte Carlo of a differentiable density, on many chains at once.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -189,7 +188,6 @@ class HMC(Sampler):
         # the step size, and the sum of mean acceptances
         self._tuning = torch.tensor([step, 0.0], dtype=torch.float64)
         self.divergences = self._trajectories = 0
-        self._warned = False
         here = self._differentiate(self._x)
         self._log, self._slope = here.log, here.slope
         self._require_mass()
@@ -209,15 +207,12 @@ class HMC(Sampler):
         self._tuning[1] += float(moved.acceptance.mean())
         self._trajectories += self.chains
         self.divergences += int(moved.divergent.sum())
-        usual = 0.01 * self._trajectories
-        if self.divergences > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.divergences:,} of {self._trajectories:,} trajectories became unstable: the "
-                "density has parts that are far narrower than others, which chains may miss; "
-                "a longer `burn_in`, other coordinates or a higher `acceptance` may help",
-                stacklevel=2,
-            )
+        text = (
+            f"{self.divergences:,} of {self._trajectories:,} trajectories became unstable: the "
+            "density has parts that are far narrower than others, which chains may miss; "
+            "a longer `burn_in`, other coordinates or a higher `acceptance` may help"
+        )
+        self._warn_once(self.divergences, self._trajectories, text)
         return self.transform(self._x).clone()
 
     @arg.checked_arguments

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Positive, Remainder, Share, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError, shown
+from limbeck.arguments import Choice, Function, Positive, Remainder, Share, checked_arguments
 
 __all__ = [
     "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
@@ -79,22 +79,17 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 }  # fmt: skip
 
 
-def as_schedule(value: UserObject[str | Schedule | None]) -> Schedule:
+@checked_arguments
+def as_schedule(
+    schedule: Annotated[str, Choice(*NAMES)] | Function[Schedule] | None,
+) -> Schedule:
     r"""A schedule by name or as an object; None is constant."""
-    value = "constant" if value is None else value
-    if isinstance(value, str):
-        choice("schedule", value, NAMES)
-        return NAMES[value]()
-    if not callable(value):
-        expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
-        raise ArgumentError("schedule", shown(value), expected)
-    return value
+    if isinstance(schedule, str):
+        return NAMES[schedule]()
+    return Constant() if schedule is None else schedule
 
 
-def same_until(
-    schedule: UserObject[Schedule], done: UserObject[int], total: UserObject[int],
-    other: UserObject[int],
-) -> bool:  # fmt: skip
+def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
     r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     sample = torch.linspace(0, done - 1, min(done, 10_000), dtype=torch.float64).round()
     pairs = ((float(schedule(t, total)), float(schedule(t, other))) for t in sample)
