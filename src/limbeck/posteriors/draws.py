@@ -221,8 +221,10 @@ class Draws:
     @property
     def flat(self) -> Tensor:
         r"""All draws as rows of numbers, (count, dim): a view of a single variable, if possible."""
-        parts = zip(self.to().parts.values(), self.structure.sizes, strict=True)
-        rows = [part.reshape(self.count, size) for part, size in parts]
+        rows = [
+            as_tensor(part).to(self.device, self.dtype).reshape(self.count, size)
+            for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
+        ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:

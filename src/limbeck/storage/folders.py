@@ -77,9 +77,8 @@ class Files:
 
 
 def write(
-    folder: str | Path, kind: str, content: Mapping[str, Content],
-    keep: Collection[str] | None = (),
-) -> Path:  # fmt: skip
+    folder: str | Path, kind: str, content: Mapping[str, Content], keep: Collection[str] | None = ()
+) -> Path:
     r"""Write the files of a folder; all become visible in one operation, or none of them.
 
     Arguments:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Choice, Function, Positive, Remainder, Share, checked_arguments
+from limbeck import arguments as arg
 
 __all__ = [
     "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
@@ -36,23 +35,23 @@ class Linear:
         return (1 - t / total).clamp_min(0)
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class Logarithmic:
     r"""From 1 to `final`, in equal ratios."""
 
-    final: Share = 1e-3
+    final: arg.Share = 1e-3
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class Cosine:
     r"""Half a cosine from 1 to 0, after a linear warm-up over a fraction of the steps."""
 
-    warmup: Remainder = 0.0
+    warmup: arg.Remainder = 0.0
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         start = self.warmup * total
@@ -61,13 +60,13 @@ class Cosine:
         return rise * (1 + torch.cos(math.pi * fall)) / 2
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class RobbinsMonro:
     r"""(t0 + t)^−β, scaled to start at 1; for ½ < β ≤ 1 it satisfies Robbins and Monro."""
 
-    t0: Positive = 1.0
-    beta: Share = 0.6
+    t0: arg.Positive = 1.0
+    beta: arg.Share = 0.6
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
@@ -79,17 +78,19 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 }  # fmt: skip
 
 
-@checked_arguments
-def as_schedule(
-    schedule: Annotated[str, Choice(*NAMES)] | Function[Schedule] | None,
-) -> Schedule:
+@arg.checked_arguments
+def as_schedule(schedule: arg.Text | arg.Function[Schedule] | None) -> Schedule:
     r"""A schedule by name or as an object; None is constant."""
     if isinstance(schedule, str):
+        arg.choice("schedule", schedule, NAMES)
         return NAMES[schedule]()
     return Constant() if schedule is None else schedule
 
 
-def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
+def same_until(
+    schedule: arg.UserObject[Schedule], done: arg.UserObject[int], total: arg.UserObject[int],
+    other: arg.UserObject[int],
+) -> bool:  # fmt: skip
     r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     sample = torch.linspace(0, done - 1, min(done, 10_000), dtype=torch.float64).round()
     pairs = ((float(schedule(t, total)), float(schedule(t, other))) for t in sample)
