@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.arguments import Count, checked_arguments, integer
 from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
-from limbeck.records import read_value
+from limbeck.records import read_record
 from limbeck.samplers.diagnostics import disagreement, effective_size, listed, r_hat
 
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
@@ -127,12 +127,11 @@ class Structure:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Structure:
         r"""The structure that a spec describes, which may have other fields too."""
-        names = read_value(spec.get("names"), tuple[str, ...], "structure.names")
-        kind = tuple[tuple[int, ...], ...]
-        shapes = read_value(spec.get("shapes"), kind, "structure.shapes")
-        for size in itertools.chain(*shapes):
+        known = {name: spec.get(name) for name in ("names", "shapes")}
+        structure = read_record(cls, known, "structure")
+        for size in itertools.chain(*structure.shapes):
             integer("structure.shapes", size, "sizes from 0", least=0)
-        return cls(names, shapes)
+        return structure
 
     def __str__(self) -> str:
         if self.vector:
