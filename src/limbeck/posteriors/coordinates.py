@@ -165,8 +165,7 @@ class Coordinates:
                 parts.append(_Part(label("draws", name), columns, shape, transform, shown(own)))
         # scales and the like come first: others depend on them in hierarchical models
         self.parts = parts = sorted(parts, key=lambda part: part.transform is IDENTITY)
-        columns = [column for part in parts for column in part.columns]
-        self._order = torch.tensor(columns).argsort()
+        self._order = torch.tensor([column for part in parts for column in part.columns]).argsort()
         self.sizes: list[int] = []  # coordinates of each part
         for part in parts:
             least = max(part.transform.domain.event_dim, part.transform.codomain.event_dim)

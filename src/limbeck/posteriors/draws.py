@@ -263,8 +263,7 @@ class Draws:
 
 def spread(dim: int, most: int) -> list[int]:
     r"""At most so many of `dim` coordinates, evenly spread."""
-    count = max(1, min(dim, most))
-    return np.linspace(0, dim - 1, count).round().astype(int).tolist()
+    return np.linspace(0, dim - 1, max(1, min(dim, most))).round().astype(int).tolist()
 
 
 def bad_rows(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -220,5 +220,4 @@ def _numpy(path: Path, choose: Choose) -> dict[str, Any]:
     members = numpy_files.members(path)
     if list(members) == ["arr_0"]:  # numpy.savez's name for an array that came without one
         members = {"": members["arr_0"]}
-    chosen = choose(list(members))
-    return {name: numpy_files.read_member(path, members[name]) for name in chosen}
+    return {name: numpy_files.read_member(path, members[name]) for name in choose(list(members))}

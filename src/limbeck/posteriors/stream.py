@@ -113,8 +113,7 @@ class Stream:
         in_time: arg.Flag = False,
     ) -> None:
         self.source = source
-        self.burn_in = burn_in
-        self.thin = thin
+        self.burn_in, self.thin = burn_in, thin
         self.in_time, self.dtype = in_time, dtype
         self.device: torch.device | None = None
         self.used = self.seen = self.batches = 0  # `seen` counts draws that thinning left out too

@@ -69,8 +69,7 @@ def r_hat(series: UserObject[Tensor]) -> float:
 
 def _r_hat(means: Tensor, variances: Tensor, n: int) -> Tensor:
     r"""R-hat (dim,) from the means and variances (pieces, dim) of pieces of n draws."""
-    ratio = _ratio(means.var(0), variances.mean(0), means, constant=1 / n)
-    return ((n - 1) / n + ratio).sqrt()
+    return ((n - 1) / n + _ratio(means.var(0), variances.mean(0), means, constant=1 / n)).sqrt()
 
 
 def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
@@ -80,8 +79,7 @@ def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
     2.0
     """
     log_w = _log_weights(log_weights)
-    total = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)
-    return math.exp(float(total))
+    return math.exp(float(2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)))
 
 
 def pareto_k(log_weights: UserObject[Tensor]) -> float:

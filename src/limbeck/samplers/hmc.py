@@ -116,8 +116,7 @@ class StepSize:
         n = self.count
         self.error += (self.target - acceptance - self.error) / (n + 10)
         self.log = self.centre - math.sqrt(n) / 0.05 * self.error
-        weight = n**-0.75
-        self.mean += weight * (self.log - self.mean)
+        self.mean += n**-0.75 * (self.log - self.mean)
         return math.exp(self.log)
 
 

@@ -190,8 +190,7 @@ def draw_values(odds: Tensor, others: int, generator: torch.Generator | None, ou
         return
     logits = odds.reshape(shape[0], others, -1)
     top = logits.amax(1, keepdim=True).clamp_min(0)
-    weights = (logits - top).exp()
-    upto = weights.cumsum(1)
+    upto = (logits - top).exp().cumsum(1)  # weights of the values so far
     at = (at * (upto[:, -1] + (-top[:, 0]).exp()))[:, None]
     below = at < upto
     below[:, 1:] ^= below[:, :-1].clone()  # only the first of them, whatever the rounding
