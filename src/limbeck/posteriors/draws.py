@@ -195,15 +195,11 @@ class Draws:
         if index.is_floating_point() and index.numel():
             raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
-        places = index // self.per_chain, index % self.per_chain
-        chosen: dict[str, Tensor] = {}
-        for name, part in self.parts.items():
-            if isinstance(part, Tensor):
-                rows: Array = part[tuple(place.to(part.device) for place in places)]
-            else:
-                rows = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
-            chosen[name] = as_tensor(rows).to(self.device, self.dtype)
-        return self.structure.pack(chosen)
+        places: Any = np.divmod(index.cpu().numpy(), self.per_chain)
+        chosen = {name: as_tensor(part[places]) for name, part in self.parts.items()}
+        return self.structure.pack(
+            {name: part.to(self.device, self.dtype) for name, part in chosen.items()}
+        )
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
