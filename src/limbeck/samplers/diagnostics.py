@@ -121,7 +121,7 @@ def _log_weights(log_weights: Tensor) -> Tensor:
     r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
     known = isinstance(log_weights, Tensor) and not log_weights.is_meta
     if known and not log_weights.is_complex() and log_weights.isneginf().any():
-        finite = log_weights[log_weights.isfinite()]
+        finite = log_weights[~log_weights.isneginf()]
         as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
         return log_weights.detach().double().flatten().cpu()
     return as_part(log_weights, "log_weights").values.double().flatten().cpu()
