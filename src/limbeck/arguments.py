@@ -15,9 +15,10 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, SupportsIndex, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import torch
@@ -32,17 +33,13 @@ LARGEST = 2**63 - 1  # that int64 holds
 CLASSES = {Tensor: "a tensor", nn.Module: "a torch module", torch.Generator: "a torch.Generator"}
 
 
-class RefusedError(Exception):
-    r"""A converter does not accept a value."""
-
-
 class Converter:
     r"""What an argument accepts, and as what the function gets it."""
 
     expected = ""
 
     def convert(self, value: Any) -> Any:
-        r"""The value as the function gets it; `RefusedError` is raised for any other."""
+        r"""The value as the function gets it; whatever is raised for another refuses it."""
         raise NotImplementedError
 
     def describe(self, value: object) -> str:
@@ -53,7 +50,7 @@ class Converter:
         r"""The converted value of an argument, or an error that names it."""
         try:
             return self.convert(value)
-        except RefusedError:
+        except Exception:  # of the value's own methods, too
             words = self.describe(value) if expected is None else expected
         raise ArgumentError(argument, shown(value), words)
 
@@ -73,14 +70,9 @@ class Whole(Converter):
         if isinstance(value, np.ndarray | Tensor):
             value = scalar(value)
             value = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(value, bool | np.bool_) or not isinstance(value, SupportsIndex):
-            raise RefusedError
-        try:
-            result = operator.index(value)
-        except Exception:  # a class has the method, too
-            raise RefusedError from None
-        if not self.least <= result <= self.most:
-            raise RefusedError
+        result = operator.index(value)
+        if isinstance(value, bool) or not self.least <= result <= self.most:
+            raise ValueError
         return result
 
 
@@ -105,24 +97,19 @@ class Number(Converter):
 
     def convert(self, value: Any) -> float:
         value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
-        if isinstance(value, str | bytes | bool | np.bool_):
-            raise RefusedError
-        try:
-            result = float(value)
-        except Exception:  # of the value's own type; OverflowError of a large integer
-            raise RefusedError from None
+        result = float(value)
         known = (holds(result, bound) for holds, bound, _ in self.bounds if bound is not None)
-        if not math.isfinite(result) or not all(known):
-            raise RefusedError
+        other = isinstance(value, str | bytes | bool | np.bool_)  # which have a float, too
+        if other or not math.isfinite(result) or not all(known):
+            raise ValueError
         return result
 
 
-def scalar(value: Any) -> Any:
+def scalar(value: np.ndarray | Tensor) -> Any:
     r"""The number in a 0-d array or tensor."""
-    try:
-        return value.item() if value.ndim == 0 else None
-    except Exception:  # a tensor without data, or of a form without items
-        return None
+    if value.ndim:
+        raise ValueError
+    return value.item()
 
 
 class Truth(Converter):
@@ -136,7 +123,7 @@ class Truth(Converter):
         value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
         if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
             return bool(value)
-        raise RefusedError
+        raise ValueError
 
 
 class Matching(Converter):
@@ -148,7 +135,7 @@ class Matching(Converter):
     def convert(self, value: Any) -> Any:
         if self.matches(value):
             return value
-        raise RefusedError
+        raise ValueError
 
 
 AS_GIVEN = Matching(lambda value: True, "any object")  # the function that uses it checks it
@@ -187,13 +174,10 @@ class Listed(Converter):
 
     def convert(self, value: Any) -> list[Any]:
         if isinstance(value, str | bytes | Mapping | type):
-            raise RefusedError
-        try:
-            values = list(value)
-        except Exception:  # of the value's own
-            raise RefusedError from None
+            raise ValueError
+        values = list(value)
         if self.kinds and not all(isinstance(each, self.kinds) for each in values):
-            raise RefusedError
+            raise ValueError
         return values
 
 
@@ -203,35 +187,30 @@ class FilePath(Converter):
     expected = "a path"
 
     def convert(self, value: Any) -> str | Path:
-        try:
-            value = value if isinstance(value, Path) else os.fspath(value)
-            parts = [os.fsencode(part) for part in Path(value).parts]
-            usable = not any(b"\0" in part or len(part) > 255 for part in parts)
-        except Exception:  # of the value's own; or a character that no name can have
-            raise RefusedError from None
-        if not usable or not isinstance(value, str | Path) or not str(value):
-            raise RefusedError
-        return value
+        value = value if isinstance(value, Path) else os.fspath(value)
+        parts = [os.fsencode(part) for part in Path(value).parts]
+        if not str(value) or any(b"\0" in part or len(part) > 255 for part in parts):
+            raise ValueError
+        path: str | Path = value
+        return path
 
 
 class DeviceName(Converter):
     r"""A device of this machine by its name, or a torch.device."""
 
     def convert(self, value: Any) -> torch.device:
-        if not isinstance(value, str | torch.device) or self.obstacle(value):
-            raise RefusedError
+        if not isinstance(value, str | torch.device):
+            raise ValueError
+        torch.empty(0, device=torch.device(value))
         return torch.device(value)
 
-    def obstacle(self, value: Any) -> str:
-        r"""Why a device cannot be used, in torch's words; "" if it can."""
+    def describe(self, value: Any) -> str:
+        reason = ""
         try:
             torch.empty(0, device=torch.device(value))
         except Exception as error:  # of the device's own backend
-            return str(error).partition("\n")[0] or type(error).__name__
-        return ""
-
-    def describe(self, value: object) -> str:
-        return f"a device of this machine ({self.obstacle(value)})"
+            reason = str(error).partition("\n")[0] or type(error).__name__
+        return f"a device of this machine ({reason})"
 
 
 class Either(Converter):
@@ -242,11 +221,9 @@ class Either(Converter):
 
     def convert(self, value: Any) -> Any:
         for converter in self.converters:
-            try:
+            with suppress(Exception):
                 return converter.convert(value)
-            except RefusedError:
-                pass
-        raise RefusedError
+        raise ValueError
 
     def describe(self, value: object) -> str:
         return ", or ".join(converter.describe(value) for converter in self.converters)

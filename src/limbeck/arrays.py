@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 from limbeck.errors import ArgumentError, shown
 
 Tree = TypeVar("Tree")
+Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 
 
@@ -127,14 +128,10 @@ def as_part(value: Any, argument: str) -> Part:
         if len({v.shape for v in value}) > 1:
             raise ArgumentError(argument, "tensors of different shapes", ACCEPTED)
         value = torch.stack(list(value))
-    typed = isinstance(value, Tensor)
-    values = value.detach() if typed else _from_array(value, argument)
-    if values.is_meta:
-        raise ArgumentError(argument, "a tensor on the device 'meta', without data", ACCEPTED)
-    if values.layout != torch.strided:
-        raise ArgumentError(argument, f"a tensor of layout {values.layout}", "a dense tensor")
-    if values.is_complex():
-        raise ArgumentError(argument, f"complex numbers ({values.dtype})", ACCEPTED)
+    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
+        value = _from_table(value, argument)
+    array, typed = as_array(value, argument), isinstance(value, Tensor)
+    values = array if isinstance(array, Tensor) else as_tensor(array).contiguous()
     if values.ndim == 0 or values.numel() == 0:
         received = f"no data (shape {tuple(values.shape)})" if values.ndim else "a single number"
         raise ArgumentError(argument, received, ACCEPTED)
@@ -210,33 +207,51 @@ def check_rows(values: Tensor, rows: int, argument: str, of: str) -> None:
         raise ArgumentError(argument, received, f"as many rows as {of}: {rows}")
 
 
-def _from_array(value: Any, argument: str) -> Tensor:
+def as_array(value: Any, argument: str) -> Array:
+    r"""The numbers of a dense array, not copied: of a tensor, or of whatever NumPy can read."""
+    if isinstance(value, Tensor):
+        if value.is_meta:
+            raise ArgumentError(argument, "a tensor on the device 'meta', without data", ACCEPTED)
+        if value.layout != torch.strided:
+            raise ArgumentError(argument, f"a tensor of layout {value.layout}", "a dense tensor")
+        if value.is_complex():
+            raise ArgumentError(argument, f"complex numbers ({value.dtype})", ACCEPTED)
+        return value.detach()
     if hasattr(value, "toarray"):
         received = f"a sparse {type(value).__name__}"
         raise ArgumentError(argument, received, "a dense array: call .toarray()")
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ArgumentError(argument, "an array with masked values", ACCEPTED)
-    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
-        array = _from_table(value, argument)
-    else:
-        try:
-            array = np.asarray(value)
-        except Exception as reason:  # of whatever the value is
-            received = f"a {type(value).__name__} that is no array ({reason})"
-            raise ArgumentError(argument, received, ACCEPTED) from None
+    try:
+        array = np.asarray(value)
+    except Exception as reason:  # of whatever the value is
+        received = f"a {type(value).__name__} that is no array ({reason})"
+        raise ArgumentError(argument, received, ACCEPTED) from None
     if array.dtype.kind == "c":
         raise ArgumentError(argument, f"complex numbers ({array.dtype})", ACCEPTED)
     if array.dtype.kind not in KINDS:
         received = "strings" if array.dtype.kind in "SU" else f"values of dtype {array.dtype}"
         received = received if array.ndim else f"a {type(value).__name__}"
         raise ArgumentError(argument, received, f"{ACCEPTED}; encode categories as integers")
-    # Torch refuses foreign byte orders, negative strides and long doubles, warns of read-only
-    # memory, and computes little with wide unsigned integers.
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ArgumentError(argument, "integers above 2**63 - 1", "integers that int64 holds")
+    return array
+
+
+def as_tensor(array: Array) -> Tensor:
+    r"""The same numbers as a tensor, in the same memory where torch can use it.
+
+    Torch has no long doubles and no wide unsigned integers, and needs memory that is writable,
+    aligned, in the machine's byte order and with strides that go forward.
+    """
+    if isinstance(array, Tensor):
+        return array
     narrow = {"u2": np.int32, "u4": np.int64, "u8": np.int64, "f12": np.float64, "f16": np.float64}
     dtype = narrow.get(array.dtype.str[1:], array.dtype.newbyteorder("="))
-    return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
+    usable = np.require(array, dtype, ["A", "W"])
+    if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
+        usable = usable.copy()
+    return torch.from_numpy(usable)
 
 
 def _from_table(table: Any, argument: str) -> np.ndarray[Any, Any]:

@@ -43,8 +43,7 @@ class ArgumentError(LimbeckError, ValueError):
     def unknown(cls, argument: str, value: object, known: Iterable[str]) -> ArgumentError:
         r"""An unknown name, with the nearest known one suggested."""
         known = sorted(known)
-        listed = ", ".join(map(repr, known))
-        return cls(argument, shown(value), listed + suggestion(value, known))
+        return cls(argument, shown(value), ", ".join(map(repr, known)) + suggestion(value, known))
 
     @classmethod
     def unknown_argument(cls, argument: str, known: Iterable[str], function: str) -> ArgumentError:

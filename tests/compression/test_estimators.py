@@ -307,7 +307,7 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
     with refused("folder", expected=r"estimator\.json"):
         DistilledClassifier.load(tmp_path)
     small.save(tmp_path)
-    folders.add(tmp_path, "result", {"estimator.json": b"{}"})
+    folders.write(tmp_path, "result", {"estimator.json": b"{}"}, keep=None)
     with pytest.raises(lb.CheckpointError, match=r"estimator\.json\.type: expected a value"):
         DistilledClassifier.load(tmp_path)
     with pytest.raises(NotFittedError):

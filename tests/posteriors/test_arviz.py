@@ -136,7 +136,7 @@ def test_data_frames():
     draws = as_draws(by_chain, burn_in=10, var_names="alpha")
     np.testing.assert_array_equal(draws.take(range(40))["alpha"], ALPHA[:, 10:].reshape(-1, 3))
     assert as_draws(pandas.DataFrame(ALPHA.reshape(80, 3))).structure.vector
-    with refused("posterior", "values of object"):
+    with refused("posterior", "values of dtype object"):
         as_draws(frame.assign(name="x"))
     with refused("posterior", "chains of 20, 20, 20, 19 draws"):
         as_draws(by_chain[:-1])

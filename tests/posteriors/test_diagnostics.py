@@ -5,7 +5,7 @@ import torch
 
 from limbeck.posteriors import draws as stored
 from limbeck.posteriors.draws import Draws
-from limbeck.samplers.diagnostics import effective_size, r_hat
+from limbeck.samplers.diagnostics import LARGE_R_HAT, effective_size, r_hat
 
 CHAINS, LENGTH, DIM = 4, 25, 30
 X = torch.randn(
@@ -34,6 +34,6 @@ def test_the_worst_coordinate_is_named_and_all_bad_ones_are_counted():
     apart[0, :, 19] += 9
     apart[:, :, 11] = 0.5  # never moves, in no chain: nothing is stuck
     (reason,) = Draws({"": apart}).diagnostics(DIM).reasons
-    bad = sum(r_hat(apart[:, :, i]) > stored.LARGE_R_HAT for i in range(DIM))
+    bad = sum(r_hat(apart[:, :, i]) > LARGE_R_HAT for i in range(DIM))
     assert "[19] is" in reason
     assert f"for {bad} of {DIM})" in reason

@@ -196,7 +196,7 @@ BAD_BATCHES = [
         {"alpha": GOOD["alpha"]},
         r"\['beta'\] in batch 2: expected draws of alpha.*, got only 'alpha'",
     ),
-    ({**GOOD, "alpha": np.array(["x"])}, r"\['alpha'\] in batch 2: expected .*, got values of <U1"),
+    ({**GOOD, "alpha": np.array(["x"])}, r"\['alpha'\] in batch 2: expected .*, got strings"),
     (torch.ones(4, 3), r"\['alpha'\] in batch 2: expected .*, got no names"),
     (
         {name: part[:0] for name, part in GOOD.items()},
@@ -230,7 +230,7 @@ def test_bad_batches(bad, message):
         (torch.ones(2, 3, 4), r"shape \(2, 3, 4\)", ""),
         (
             torch.ones(2, 3, dtype=torch.cfloat),
-            "a .*complex64",
+            "complex64",
             "",
         ),
         (

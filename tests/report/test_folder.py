@@ -62,7 +62,7 @@ def test_a_student_stays_and_a_report_goes(tmp_path):
     result = Result(lb.MLP(2, 2), History(), 0, "made by hand", 0.0)
     result.save(tmp_path)
     storage.write(tmp_path, CONTENT)
-    folders.add(tmp_path, "report", {"report.md": b"a page"})
+    folders.write(tmp_path, "report", {"report.md": b"a page"}, keep=None)
     assert lb.load(tmp_path).stop_reason == "made by hand"
     storage.write(tmp_path, CONTENT | {"title": "new"})
     assert lb.load(tmp_path).stop_reason == "made by hand"
@@ -137,6 +137,6 @@ def test_pickles_and_broken_arrays_are_refused(tmp_path):
     archive = io.BytesIO()
     np.savez(archive, x=np.array([{"a": 1}], dtype=object))
     for content in (archive.getvalue(), b"PK no archive"):
-        folders.add(tmp_path, "result", {"arrays.npz": content})
+        folders.write(tmp_path, "result", {"arrays.npz": content}, keep=None)
         with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
             storage.read(tmp_path)

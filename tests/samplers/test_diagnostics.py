@@ -193,8 +193,14 @@ def test_weights_without_a_tail():
     assert pareto_k(torch.zeros(1000)) == -math.inf
     assert math.isnan(pareto_k(torch.zeros(10)))
     assert math.isnan(pareto_k(torch.cat([torch.zeros(997), torch.arange(3.0)])))
-    with refused("log_weights", "1 NaN or infinite values, the first"):
-        pareto_k(torch.tensor([0.0, math.nan]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("other", [0.0, -math.inf])
+def test_weights_that_are_no_numbers_are_refused(bad, other):
+    for function in (pareto_k, weights_effective_size):
+        with refused("log_weights", "1 NaN or infinite values, the first"):
+            function(torch.tensor([other, 0.0, bad]))
 
 
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=30))

@@ -162,7 +162,7 @@ def test_a_description_that_is_no_text_is_refused(folder):
         {"__metadata__": {"format": "limbeck-student-1", "about": "\ud800"}}
     ).encode()
     content = len(header).to_bytes(8, "little") + header
-    folders.add(folder, "result", {"student.safetensors": content})
+    folders.write(folder, "result", {"student.safetensors": content}, keep=None)
     with pytest.raises(lb.CheckpointError, match=r"student\.safetensors is not a readable"):
         lb.load(folder)
 
@@ -187,7 +187,7 @@ def test_weights_that_are_not_finite_are_refused(folder):
     student = lb.MLP(3, 4, 2)
     state = student.state_dict() | {"layers.0.bias": torch.full((4,), torch.nan)}
     saved = files.encode(state, {"spec": student.spec()}, "limbeck-student-1")
-    folders.add(folder, "result", {"student.safetensors": saved})
+    folders.write(folder, "result", {"student.safetensors": saved}, keep=None)
     with pytest.raises(
         lb.CheckpointError, match=r"student\.safetensors holds weights that are not"
     ):

@@ -30,7 +30,7 @@ def test_what_the_manifest_does_not_name_is_left_alone(tmp_path):
 def test_files_are_kept_or_added(tmp_path):
     folders.write(tmp_path, "result", {"a": b"1", "b": b"2", "c": b"3"})
     folders.write(tmp_path, "result", {"d": b"4"}, keep=("a", "b"))
-    folders.add(tmp_path, "report", {"b": b"5"})
+    folders.write(tmp_path, "report", {"b": b"5"}, keep=None)
     saved = folders.read(tmp_path, "result", ("a", "b", "c"))
     assert saved.content == {"a": b"1", "b": b"5"}
     assert saved.names == {"a", "b", "d"}
@@ -54,7 +54,7 @@ def test_the_next_writer_completes_what_a_killed_one_committed(tmp_path):
                 continue
             break
     assert folders.read(tmp_path, "result", ("a", "b")).content == {"a": b"4", "b": b"2"}
-    folders.add(tmp_path, "result", {"d": b"5"})
+    folders.write(tmp_path, "result", {"d": b"5"}, keep=None)
     saved = folders.read(tmp_path, "result", ("a", "b", "c", "d"))
     assert saved.content == {"a": b"4", "b": b"2", "d": b"5"}
     assert names(tmp_path) == ["a", "b", "d", "manifest.json"]

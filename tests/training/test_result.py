@@ -150,7 +150,7 @@ FIELDS |= {"compile_seconds": 0, "settings": {}, "history": {}}
 )
 def test_a_training_record_that_cannot_be_read_is_refused(tmp_path, text, said):
     distilled(net(1)).save(tmp_path)
-    folders.add(tmp_path, "result", {ABOUT: text.encode()})
+    folders.write(tmp_path, "result", {ABOUT: text.encode()}, keep=None)
     with pytest.raises(lb.CheckpointError, match=rf"training\.json .*{said}"):
         lb.load(tmp_path)
 
@@ -158,7 +158,7 @@ def test_a_training_record_that_cannot_be_read_is_refused(tmp_path, text, said):
 def test_a_student_of_somebody_else_is_refused(tmp_path):
     distilled(net(1)).save(tmp_path)
     content = safetensors.torch.save({"weight": torch.zeros(3)})
-    folders.add(tmp_path, "result", {STUDENT: content})
+    folders.write(tmp_path, "result", {STUDENT: content}, keep=None)
     with pytest.raises(lb.CheckpointError, match="is not limbeck's"):
         lb.load(tmp_path)
 
@@ -167,7 +167,7 @@ def test_a_student_of_somebody_else_is_refused(tmp_path):
 def test_a_description_cannot_make_anything_but_limbecks_models(tmp_path, spec):
     distilled(net(1)).save(tmp_path)
     content = files.encode({"a": torch.zeros(1)}, {"spec": spec}, "limbeck-student-1")
-    folders.add(tmp_path, "result", {STUDENT: content})
+    folders.write(tmp_path, "result", {STUDENT: content}, keep=None)
     with refused("student", expected="an empty copy"):
         lb.load(tmp_path)
 

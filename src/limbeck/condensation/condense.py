@@ -349,7 +349,7 @@ def _make_bag(
     if not function.vmapped:
         received = f"None with a predict that torch cannot map over draws ({function.reason})"
         raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
-    if training.update is None and training.chooses_optimizer and training.lr is None:
+    if training.update is None and training.optimizer == "auto" and training.lr is None:
         training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
     generator, dtype = torch.Generator().manual_seed(training.seed), request.dtype
     thesis = request.preset == "thesis"

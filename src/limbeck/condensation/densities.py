@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, floats, rows, strip_prefix
+from limbeck.arrays import Batch, X, as_array, as_tensor, floats, rows, strip_prefix
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
@@ -33,7 +33,7 @@ from limbeck.losses.values import cross_entropy, kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.draws import Draws, as_array, as_tensor
+from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
@@ -219,7 +219,7 @@ def condense_density(
         options: dict[str, Any] = {"dtype": dtype, "device": device, "generator": generator}
         student = GaussianMixture(request.components, dim, covariance, **options)
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
-    gradient = not training.chooses_optimizer or (training.lr, training.clip) != (None, None)
+    gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
@@ -277,7 +277,7 @@ def as_predictions(predictions: object, n: int) -> Any:
 def _as_classes(predictions: object, n: int) -> Distribution:
     r"""Probabilities in an array as a distribution of the batch shape (S, n) or (n,)."""
     expected = f"probabilities ({n},), (draws, {n}), ({n}, classes) or (draws, {n}, classes)"
-    p = as_tensor(as_array(predictions, "predictions"), torch.float64, torch.device("cpu"))
+    p = as_tensor(as_array(predictions, "predictions")).to("cpu", torch.float64)
     shape = tuple(p.shape)
     if shape == (n, n):
         expected = "an average over draws, or a third axis for classes: this could be either"

@@ -84,7 +84,8 @@ def export(
         content[card_path(path, kind)] = text.encode()
     try:
         if folder is not None:
-            folders.add(folder, "export", {file.name: part for file, part in content.items()})
+            parts = {file.name: part for file, part in content.items()}
+            folders.write(folder, "export", parts, keep=None)
         for file, part in content.items() if folder is None else ():
             write_bytes(file, part)
     except CheckpointError as error:

@@ -220,10 +220,10 @@ def normalize(
             training, steps=steps, batch_size=size, preset=preset, seed=seed, device=device,
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        if own_made and training.lr is None and training.chooses_optimizer:
+        if own_made and training.lr is None and training.optimizer == "auto":
             training = replace(training, lr=0.02)
         as_usual = training.engine == "auto" and training.update is None
-        if by_time and as_usual and training.chooses_schedule:
+        if by_time and as_usual and training.schedule == "auto":
             schedule = CosineOfTime(training.seconds or 1.0)
             training = replace(training, schedule=schedule, engine="eager")
         if by_time:

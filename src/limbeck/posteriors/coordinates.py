@@ -15,6 +15,7 @@ from limbeck.arrays import label
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Structure
 
+IDENTITY = biject_to(constraints.real)
 NAMED = {
     "real": constraints.real, "positive": constraints.positive,
     "unit_interval": constraints.unit_interval, "simplex": constraints.simplex,
@@ -42,8 +43,8 @@ class OrderedTransform(Transform):
         return x[..., 1:].sum(-1)
 
 
-def _transform(support: Any, argument: str) -> Transform | None:
-    r"""The bijection from real numbers to a support; None for real numbers themselves."""
+def _transform(support: Any, argument: str) -> Transform:
+    r"""The bijection from real numbers to a support."""
     if isinstance(support, tuple | list) and len(support) == 2:
         try:
             low, high = map(float, support)
@@ -63,7 +64,7 @@ def _transform(support: Any, argument: str) -> Transform | None:
             raise ArgumentError.unknown(argument, support, (*NAMED, "ordered"))
         support = NAMED[support]
     if support is None or support is constraints.real or support is constraints.real_vector:
-        return None
+        return IDENTITY
     try:
         return biject_to(support)
     except (NotImplementedError, AttributeError, TypeError):
@@ -76,13 +77,11 @@ class _Part(NamedTuple):
     name: str  # for errors, as "draws['sigma']"
     columns: list[int]
     shape: tuple[int, ...]
-    transform: Transform | None
+    transform: Transform
     support: str  # as the user gave it
 
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Values (n, columns) of unconstrained ones (n, size), and the log volume (n,)."""
-        if self.transform is None:
-            return u, u.new_zeros(len(u))
         u = u.reshape(len(u), *self.transform.inverse_shape(self.shape))
         x = self.transform(u)
         volume = self.transform.log_abs_det_jacobian(u, x)
@@ -92,8 +91,6 @@ class _Part(NamedTuple):
 
     def unconstrained(self, x: Tensor) -> Tensor:
         r"""The inverse of `constrained`; values outside the support are refused."""
-        if self.transform is None:
-            return x
         shaped = x.reshape(len(x), *self.shape)
         try:
             u = self.transform.inv(shaped)
@@ -167,19 +164,15 @@ class Coordinates:
                 transform = _transform(own, label("support", name if given else ""))
                 parts.append(_Part(label("draws", name), columns, shape, transform, shown(own)))
         # scales and the like come first: others depend on them in hierarchical models
-        self.parts = parts = sorted(parts, key=lambda part: part.transform is None)
-        columns = [column for part in parts for column in part.columns]
-        self._order = torch.tensor(columns).argsort()
+        self.parts = parts = sorted(parts, key=lambda part: part.transform is IDENTITY)
+        self._order = torch.tensor([column for part in parts for column in part.columns]).argsort()
         self.sizes: list[int] = []  # coordinates of each part
         for part in parts:
-            shape = part.shape
-            if part.transform is not None:
-                least = max(part.transform.domain.event_dim, part.transform.codomain.event_dim)
-                if len(shape) < least:
-                    expected = f"at least {least} axes for {part.support}"
-                    raise ArgumentError(part.name, f"the shape {shape} of one draw", expected)
-                shape = tuple(part.transform.inverse_shape(shape))
-            self.sizes.append(math.prod(shape))
+            least = max(part.transform.domain.event_dim, part.transform.codomain.event_dim)
+            if len(part.shape) < least:
+                expected = f"at least {least} axes for {part.support}"
+                raise ArgumentError(part.name, f"the shape {part.shape} of one draw", expected)
+            self.sizes.append(math.prod(part.transform.inverse_shape(part.shape)))
         self.dim = sum(self.sizes)
         self.affine: Affine | None = None
 
@@ -210,7 +203,7 @@ class Coordinates:
                 raise ArgumentError("support", shown(key), expected)
             positions[position % dim] = own
         rest = [column for column in range(dim) if column not in positions]
-        parts = [_Part("draws", rest, (len(rest),), None, "None")] if rest else []
+        parts = [_Part("draws", rest, (len(rest),), IDENTITY, "None")] if rest else []
         for column, own in positions.items():
             transform = _transform(own, f"support[{column}]")
             parts.append(_Part(f"draws[..., {column}]", [column], (), transform, shown(own)))

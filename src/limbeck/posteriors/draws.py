@@ -15,63 +15,24 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Count, checked_arguments, integer
-from limbeck.arrays import X, as_dict
+from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
-from limbeck.records import read_value
-from limbeck.samplers.diagnostics import effective_size, r_hat
+from limbeck.records import read_record
+from limbeck.samplers.diagnostics import disagreement, effective_size, listed, r_hat
 
-LARGE_R_HAT = 1.05
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Device: TypeAlias = torch.device | str | None
-Array: TypeAlias = np.ndarray[Any, Any] | Tensor
-ACCEPTED = "an array of real numbers"
-
-
-def as_array(value: object, argument: str) -> Array:
-    r"""The numbers of one variable, not copied: of a tensor, or of whatever NumPy can read."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_complex() or value.is_meta:
-            raise ArgumentError(argument, f"a {value.layout} tensor of {value.dtype}", ACCEPTED)
-        return value.detach()
-    try:
-        array = np.asarray(value)
-    except Exception as reason:  # of whatever the value is
-        received = f"a {type(value).__name__} that is no array ({reason})"
-        raise ArgumentError(argument, received, ACCEPTED) from None
-    if np.ma.is_masked(value):
-        raise ArgumentError(argument, "masked values", ACCEPTED)
-    if array.dtype.kind not in "biuf":
-        received = f"a {type(value).__name__}" if array.ndim == 0 else f"values of {array.dtype}"
-        raise ArgumentError(argument, received, ACCEPTED)
-    return array
 
 
 def is_whole(array: Array) -> bool:
     r"""Whether these are integers or booleans."""
-    floats = isinstance(array, Tensor) and array.is_floating_point()
-    return not floats and getattr(array.dtype, "kind", "") != "f"
+    return not as_tensor(array[:0]).is_floating_point()
 
 
 def common_dtype(arrays: Iterable[Array]) -> torch.dtype:
     r"""The floating type that holds them all; torch's default one if all are whole numbers."""
-    types = {2: torch.float16, 4: torch.float32, 8: torch.float64}
-    floats: list[Any] = [array for array in arrays if not is_whole(array)]
-    dtypes = [a.dtype if isinstance(a, Tensor) else types[min(a.itemsize, 8)] for a in floats]
+    dtypes = [as_tensor(array[:0]).dtype for array in arrays if not is_whole(array)]
     return reduce(torch.promote_types, dtypes) if dtypes else torch.get_default_dtype()
-
-
-def as_tensor(array: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
-    r"""The same numbers as a tensor, in the same memory where torch can use it."""
-    if isinstance(array, Tensor):
-        return array.to(device, dtype)
-    # Torch has no long doubles and hardly any unsigned integers, and needs memory that is
-    # writable, aligned, in the machine's byte order and with strides that go forward.
-    narrow = array.dtype.kind == "f" and array.itemsize <= 8
-    kind = array.dtype.newbyteorder("=") if narrow else np.dtype(np.float64)
-    usable = np.require(array, kind, ["A", "W"])
-    if any(stride < 0 or stride % usable.itemsize for stride in usable.strides):
-        usable = usable.copy()
-    return torch.from_numpy(usable).to(device, dtype)
 
 
 @dataclass(frozen=True)
@@ -166,12 +127,11 @@ class Structure:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Structure:
         r"""The structure that a spec describes, which may have other fields too."""
-        names = read_value(spec.get("names"), tuple[str, ...], "structure.names")
-        kind = tuple[tuple[int, ...], ...]
-        shapes = read_value(spec.get("shapes"), kind, "structure.shapes")
-        for size in itertools.chain(*shapes):
+        known = {name: spec.get(name) for name in ("names", "shapes")}
+        structure = read_record(cls, known, "structure")
+        for size in itertools.chain(*structure.shapes):
             integer("structure.shapes", size, "sizes from 0", least=0)
-        return cls(names, shapes)
+        return structure
 
     def __str__(self) -> str:
         if self.vector:
@@ -235,15 +195,11 @@ class Draws:
         if index.is_floating_point() and index.numel():
             raise ArgumentError("index", f"numbers of {index.dtype}", "whole numbers, or booleans")
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index.long()
-        places = index // self.per_chain, index % self.per_chain
-        chosen: dict[str, Tensor] = {}
-        for name, part in self.parts.items():
-            if isinstance(part, Tensor):
-                rows: Array = part[tuple(place.to(part.device) for place in places)]
-            else:
-                rows = np.asarray(part[tuple(place.cpu().numpy() for place in places)])
-            chosen[name] = as_tensor(rows, self.dtype, self.device)
-        return self.structure.pack(chosen)
+        places: Any = np.divmod(index.cpu().numpy(), self.per_chain)
+        chosen = {name: as_tensor(part[places]) for name, part in self.parts.items()}
+        return self.structure.pack(
+            {name: part.to(self.device, self.dtype) for name, part in chosen.items()}
+        )
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
@@ -255,13 +211,13 @@ class Draws:
         r"""One number of all draws, (chains, per_chain)."""
         name, place = self.structure.place(index)
         at: Any = (slice(None), slice(None), *place)
-        return as_tensor(self.parts[name][at], self.dtype, self.device)
+        return as_tensor(self.parts[name][at]).to(self.device, self.dtype)
 
     @property
     def flat(self) -> Tensor:
         r"""All draws as rows of numbers, (count, dim): a view of a single variable, if possible."""
         rows = [
-            as_tensor(part, self.dtype, self.device).reshape(self.count, size)
+            as_tensor(part).to(self.device, self.dtype).reshape(self.count, size)
             for part, size in zip(self.parts.values(), self.structure.sizes, strict=True)
         ]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
@@ -269,7 +225,7 @@ class Draws:
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
         r"""The same draws in memory, on a device and of a floating type."""
         device, dtype = torch.device(device or self.device), dtype or self.dtype
-        parts = {name: as_tensor(part, dtype, device) for name, part in self.parts.items()}
+        parts = {name: as_tensor(part).to(device, dtype) for name, part in self.parts.items()}
         return Draws(parts, dtype, device, self.notes)
 
     @checked_arguments
@@ -289,17 +245,12 @@ class Draws:
                 stuck = dict.fromkeys(still.nonzero()[:, 0].tolist(), names[place]) | stuck
         reasons = []
         if stuck:
-            shown = ", ".join(map(str, sorted(stuck)[:5])) + (", …" if len(stuck) > 5 else "")
             reasons.append(
                 f"{len(stuck)} of {self.chains} chains are stuck (all draws of "
-                f"{stuck[min(stuck)]} are the same there): {shown}"
+                f"{stuck[min(stuck)]} are the same there): {listed(sorted(stuck))}"
             )
-        if large := int((r_hats > LARGE_R_HAT).sum()):
-            worst = int(r_hats.nan_to_num(0.0).argmax())
-            reasons.append(
-                f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g} (above {LARGE_R_HAT:g} for "
-                f"{large} of {len(names)}): the chains disagree, or are too short to tell"
-            )
+        if reason := disagreement(names, r_hats):
+            reasons.append(f"{reason}: the chains disagree, or are too short to tell")
         return Diagnostics(names, r_hats, sizes, reasons)
 
     def __repr__(self) -> str:
@@ -308,8 +259,7 @@ class Draws:
 
 def spread(dim: int, most: int) -> list[int]:
     r"""At most so many of `dim` coordinates, evenly spread."""
-    count = max(1, min(dim, most))
-    return np.linspace(0, dim - 1, count).round().astype(int).tolist()
+    return np.linspace(0, dim - 1, max(1, min(dim, most))).round().astype(int).tolist()
 
 
 def bad_rows(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ import importlib
 import inspect
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -156,9 +155,10 @@ def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
 KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")
 
 
-def open_files(files: Any, choose: Choose, layout: str, stack: contextlib.ExitStack) -> Variables:
-    r"""The variables of a path or a list, where large arrays stay as long as the stack is open."""
-    paths = [Path(path) for path in ([files] if isinstance(files, str | os.PathLike) else files)]
+def open_files(
+    paths: Sequence[Path], choose: Choose, layout: str, stack: contextlib.ExitStack
+) -> Variables:
+    r"""The variables of files, where large arrays stay as long as the stack is open."""
     kinds = {path.suffix.lower() for path in paths}
     kind = kinds.pop()
     if kinds or kind not in KINDS or (len(paths) > 1 and kind != ".csv"):
@@ -220,5 +220,4 @@ def _numpy(path: Path, choose: Choose) -> dict[str, Any]:
     members = numpy_files.members(path)
     if list(members) == ["arr_0"]:  # numpy.savez's name for an array that came without one
         members = {"": members["arr_0"]}
-    chosen = choose(list(members))
-    return {name: numpy_files.read_member(path, members[name]) for name in chosen}
+    return {name: numpy_files.read_member(path, members[name]) for name in choose(list(members))}

@@ -7,32 +7,17 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import (
-    Choice,
-    Count,
-    CountFromZero,
-    Items,
-    Text,
-    UserObject,
-    checked_arguments,
-)
-from limbeck.arrays import as_dict, label
+from limbeck import arguments as arg
+from limbeck.arrays import Array, as_array, as_dict, label
 from limbeck.errors import ArgumentError, shown
-from limbeck.posteriors.draws import (
-    Array,
-    Draws,
-    as_array,
-    bad_rows,
-    choose,
-    group,
-    whole_notes,
-)  # fmt: skip
+from limbeck.posteriors.draws import Draws, bad_rows, choose, group, whole_notes
 from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
 from limbeck.posteriors.stream import Stream
 
@@ -45,15 +30,15 @@ ACCEPTED = (
 )
 
 
-@checked_arguments
+@arg.checked_arguments
 def as_draws(
-    posterior: UserObject[Any],
+    posterior: arg.UserObject[Any],
     *,
-    var_names: Text | Items[Sequence[str]] | None = None,
-    burn_in: CountFromZero = 0,
-    thin: Count = 1,
+    var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
+    burn_in: arg.CountFromZero = 0,
+    thin: arg.Count = 1,
     dtype: torch.dtype | None = None,
-    layout: Annotated[str, Choice(*LAYOUTS, "auto")] = "auto",
+    layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto",
 ) -> Draws | Stream:
     r"""The draws of a posterior, stored or streamed.
 
@@ -83,7 +68,7 @@ def as_draws(
     >>> as_draws({"alpha": np.zeros((4, 100, 2)), "sigma": np.ones((4, 100))}, burn_in=50)
     Draws(4 chains of 50: alpha (2,), sigma ())
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if dtype is not None and not dtype.is_floating_point:
         raise ArgumentError("dtype", shown(dtype), "a floating type of torch, or None")
     if isinstance(posterior, type):
         raise ArgumentError("posterior", f"the class {posterior.__name__}", ACCEPTED)
@@ -111,10 +96,9 @@ def _stored(
     posterior: Any, choose: Choose, layout: str, stack: contextlib.ExitStack
 ) -> Variables | None:
     r"""The selected variables of a stored posterior; None for anything else."""
-    if _is_path(posterior) or (
-        isinstance(posterior, list | tuple) and posterior and all(map(_is_path, posterior))
-    ):
-        return open_files(posterior, choose, layout, stack)
+    files = posterior if isinstance(posterior, list | tuple) else [posterior]
+    if files and all(isinstance(file, str | os.PathLike) for file in files):
+        return open_files([Path(file) for file in files], choose, layout, stack)
     if hasattr(posterior, "columns") and hasattr(posterior, "to_numpy"):
         table: Any = as_array(posterior.to_numpy(), "posterior")
         return from_columns(list(posterior.columns), [table], choose)
@@ -138,10 +122,6 @@ def _stored(
     if variables is None:
         return None
     return Variables({name: variables[name] for name in choose(list(variables))}, layout, notes)
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike)
 
 
 def _stacked(items: Sequence[Any], layout: str) -> dict[str, Array]:

@@ -11,18 +11,10 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.arrays import X, label, rows, strip_prefix
+from limbeck.arrays import Array, X, as_array, as_tensor, label, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
-from limbeck.posteriors.draws import (
-    Array,
-    Device,
-    Diagnostics,
-    Structure,
-    as_array,
-    as_tensor,
-    choose,
-)
+from limbeck.posteriors.draws import Device, Diagnostics, Structure, choose
 from limbeck.posteriors.files import Choose
 from limbeck.samplers.diagnostics import RunningDiagnostics
 
@@ -121,8 +113,7 @@ class Stream:
         in_time: arg.Flag = False,
     ) -> None:
         self.source = source
-        self.burn_in = burn_in
-        self.thin = thin
+        self.burn_in, self.thin = burn_in, thin
         self.in_time, self.dtype = in_time, dtype
         self.device: torch.device | None = None
         self.used = self.seen = self.batches = 0  # `seen` counts draws that thinning left out too
@@ -277,6 +268,5 @@ class Stream:
         raise self.end from error
 
     def _converted(self, batch: Mapping[str, Array]) -> dict[str, Tensor]:
-        dtype: Any = self.dtype
-        places = {k: getattr(array, "device", torch.device("cpu")) for k, array in batch.items()}
-        return {k: as_tensor(v, dtype, self.device or places[k]) for k, v in batch.items()}
+        tensors = {name: as_tensor(array) for name, array in batch.items()}
+        return {name: part.to(self.device, self.dtype) for name, part in tensors.items()}

@@ -61,7 +61,7 @@ def _write(folder: Path, page: Page) -> Path:
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
     texts["report.html"] = blocks.render(page)
     content = {name: text.encode() for name, text in texts.items()}
-    return folders.add(folder, "report", content) / "report.html"
+    return folders.write(folder, "report", content, keep=None) / "report.html"
 
 
 def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:

@@ -3,6 +3,7 @@ r"""What samplers of a user's log density share: starts, randomness, evaluation,
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ class Sampler:
             raise ArgumentError("generator", f"one on {generator.device}", expected)
         self.generator = generator
         self.sweeps_done = self.evaluations = 0
+        self._warned = False
         self._log = x.new_empty(0)  # (chains,), where the chains are
 
     def step(self) -> Tensor:
@@ -77,6 +79,13 @@ class Sampler:
         for name, count in zip(self.COUNTS, state["counts"].tolist(), strict=True):
             setattr(self, name, count)
         self.generator.set_state(state["generator"].cpu())
+
+    def _warn_once(self, count: int, trials: int, text: str) -> None:
+        r"""Warn if far more than 1% of trials went wrong, whatever the chance of a few."""
+        usual = 0.01 * trials
+        if count > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=3)
 
     def _require_mass(self) -> None:
         r"""Refuse starts where the density is zero."""

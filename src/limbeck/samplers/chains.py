@@ -109,8 +109,7 @@ class Chains(Inputs):
             expected = "a target with a support and advance(x, sweeps, generator)"
             raise ArgumentError("target", f"an object of type {type(target).__name__}", expected)
         self.target, self.support, self.scheme = target, support, scheme
-        self.count, self.sweeps = chains, sweeps
-        self.burn_in = burn_in
+        self.count, self.sweeps, self.burn_in = chains, sweeps, burn_in
         self.start = None if start is None else support.check(start, "start").detach()
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")

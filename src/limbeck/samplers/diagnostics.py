@@ -69,8 +69,7 @@ def r_hat(series: UserObject[Tensor]) -> float:
 
 def _r_hat(means: Tensor, variances: Tensor, n: int) -> Tensor:
     r"""R-hat (dim,) from the means and variances (pieces, dim) of pieces of n draws."""
-    ratio = _ratio(means.var(0), variances.mean(0), means, constant=1 / n)
-    return ((n - 1) / n + ratio).sqrt()
+    return ((n - 1) / n + _ratio(means.var(0), variances.mean(0), means, constant=1 / n)).sqrt()
 
 
 def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
@@ -80,8 +79,7 @@ def weights_effective_size(log_weights: UserObject[Tensor]) -> float:
     2.0
     """
     log_w = _log_weights(log_weights)
-    total = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)
-    return math.exp(float(total))
+    return math.exp(float(2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)))
 
 
 def pareto_k(log_weights: UserObject[Tensor]) -> float:
@@ -123,7 +121,7 @@ def _log_weights(log_weights: Tensor) -> Tensor:
     r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
     known = isinstance(log_weights, Tensor) and not log_weights.is_meta
     if known and not log_weights.is_complex() and log_weights.isneginf().any():
-        finite = log_weights[log_weights.isfinite()]
+        finite = log_weights[~log_weights.isneginf()]
         as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
         return log_weights.detach().double().flatten().cpu()
     return as_part(log_weights, "log_weights").values.double().flatten().cpu()
@@ -301,17 +299,14 @@ class RunningDiagnostics:
         if (draws := (late.stop - late.start) * self._length) >= 10:  # since half-time
             moved = (squares[late] > 0) | (mean[late] != mean[-1])
             if still := (~moved.any(0).any(1)).nonzero()[:, 0].tolist():
-                chains = ", ".join(map(str, still[:5])) + (", …" if len(still) > 5 else "")
                 count = f"{len(still)} of {mean.shape[1]} chains"
-                reasons.append(f"{count} have not moved in {draws:,} draws: {chains}")
-        if large := int((ratios > LARGE_R_HAT).sum()):
-            worst = int(ratios.argmax())
-            means = mean[:, :, worst].mean(0)
+                reasons.append(f"{count} have not moved in {draws:,} draws: {listed(still)}")
+        if reason := disagreement(names, ratios):
+            means = mean[:, :, int(ratios.nan_to_num(0.0).argmax())].mean(0)
             furthest = int((means - means.median()).abs().argmax())
             reasons.append(
-                f"R̂ of {names[worst]} is {float(ratios[worst]):.3g} (above {LARGE_R_HAT:g} for "
-                f"{large} of {len(ratios)}): after {self.count:,} draws the chains disagree or are "
-                f"too short to tell; chain {furthest} is furthest from the others"
+                f"{reason}: after {self.count:,} draws the chains disagree or are too short to "
+                f"tell; chain {furthest} is furthest from the others"
             )
         if (sizes < 100).any():
             worst = int(sizes.nan_to_num(math.inf).argmin())
@@ -338,6 +333,18 @@ class RunningDiagnostics:
         if not len(self._mean):
             raise ArgumentError("draws", "none yet", "one or more, by `update`")
         return self._mean[: self._full], self._squares[: self._full]
+
+
+def disagreement(names: Sequence[str], r_hats: Tensor) -> str:
+    r"""The largest R̂, if it is large, with the name of its coordinate; "" if none is."""
+    large, worst = int((r_hats > LARGE_R_HAT).sum()), int(r_hats.nan_to_num(0.0).argmax())
+    known = f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g}"
+    return f"{known} (above {LARGE_R_HAT:g} for {large} of {len(r_hats)})" if large else ""
+
+
+def listed(numbers: Sequence[int], most: int = 5) -> str:
+    r"""The first few numbers as text."""
+    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
 
 
 def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ def sweep(
     if known is not None and known.shape != x.shape[:1]:
         raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
     n, q = len(x), support.count
-    power = as_power(beta, n)
+    power = torch.as_tensor(as_power(beta, n), dtype=torch.float64, device=x.device)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
     if not isinstance(present, Tensor) or present.shape != (n,):
@@ -57,11 +57,7 @@ def sweep(
         worst = torch.maximum(worst, log.amax(0))  # NaN is larger than anything
         logs = torch.cat([present[None], log])
         # nothing is forbidden at β = 0, where −∞ · 0 would be NaN
-        if isinstance(power, Tensor):
-            powers = torch.where(power > 0, logs * power.to(logs), 0.0)
-        else:
-            powers = logs if power == 1 else logs * power if power else torch.zeros_like(logs)
-        chosen = choose(powers, generator)[None]
+        chosen = choose(torch.where(power > 0, logs * power.to(logs), 0.0), generator)[None]
         present = logs.gather(0, chosen)[0]
         x[:, site] = torch.cat([now[None], values]).gather(0, chosen)[0]
     x = torch.where((worst.isnan() | (worst == math.inf))[:, None], math.nan, x)

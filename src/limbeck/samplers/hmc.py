@@ -3,7 +3,6 @@ r"""Hamiltonian Monte Carlo of a differentiable density, on many chains at once.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,11 +28,8 @@ class Point(NamedTuple):
 
     def replace(self, rows: Tensor, other: Point) -> Point:
         r"""These points, with others in some rows (n,)."""
-        x, slope = (
-            torch.where(rows[:, None], a, b)
-            for a, b in ((other.x, self.x), (other.slope, self.slope))
-        )
-        return Point(x, torch.where(rows, other.log, self.log), slope)
+        wide = rows[:, None]
+        return Point(*map(torch.where, (wide, rows, wide), other, self))
 
 
 def differentiate(log_density: Callable[[Tensor], Tensor], x: Tensor) -> Point:
@@ -120,8 +116,7 @@ class StepSize:
         n = self.count
         self.error += (self.target - acceptance - self.error) / (n + 10)
         self.log = self.centre - math.sqrt(n) / 0.05 * self.error
-        weight = n**-0.75
-        self.mean += weight * (self.log - self.mean)
+        self.mean += n**-0.75 * (self.log - self.mean)
         return math.exp(self.log)
 
 
@@ -177,8 +172,7 @@ class HMC(Sampler):
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
         self.transform = _transform(support, self._x)
-        if self.transform is not None:
-            self._x = self.transform.inv(self._x)
+        self._x = self.transform.inv(self._x)
         coordinates = self._x.shape[1]
         self.length, self.target, self.max_steps = length, acceptance, max_steps
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
@@ -193,7 +187,6 @@ class HMC(Sampler):
         # the step size, and the sum of mean acceptances
         self._tuning = torch.tensor([step, 0.0], dtype=torch.float64)
         self.divergences = self._trajectories = 0
-        self._warned = False
         here = self._differentiate(self._x)
         self._log, self._slope = here.log, here.slope
         self._require_mass()
@@ -213,17 +206,13 @@ class HMC(Sampler):
         self._tuning[1] += float(moved.acceptance.mean())
         self._trajectories += self.chains
         self.divergences += int(moved.divergent.sum())
-        usual = 0.01 * self._trajectories
-        if self.divergences > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self.divergences:,} of {self._trajectories:,} trajectories became unstable: the "
-                "density has parts that are far narrower than others, which chains may miss; "
-                "a longer `burn_in`, other coordinates or a higher `acceptance` may help",
-                stacklevel=2,
-            )
-        points = self._x if self.transform is None else self.transform(self._x)
-        return points.clone()
+        text = (
+            f"{self.divergences:,} of {self._trajectories:,} trajectories became unstable: the "
+            "density has parts that are far narrower than others, which chains may miss; "
+            "a longer `burn_in`, other coordinates or a higher `acceptance` may help"
+        )
+        self._warn_once(self.divergences, self._trajectories, text)
+        return self.transform(self._x).clone()
 
     @arg.checked_arguments
     def burn_in(self, sweeps: arg.CountFromZero, progress: arg.Flag = False) -> HMC:
@@ -273,8 +262,6 @@ class HMC(Sampler):
         near = x.abs().amax(1) <= 10 * self._x.abs().max() + 10
 
         def log_density(u: Tensor) -> Tensor:
-            if self.transform is None:
-                return self._evaluate(u, near)
             point = self.transform(u)
             volume = self.transform.log_abs_det_jacobian(u, point)
             return self._evaluate(point, near) + volume.reshape(len(u), -1).sum(1)
@@ -282,10 +269,9 @@ class HMC(Sampler):
         return differentiate(log_density, x)
 
 
-def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform | None:
+def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform:
     r"""The bijection from unconstrained coordinates to a support that holds the points x."""
-    if support is None:
-        return None
+    support = constraints.real if support is None else support
     try:
         transform = biject_to(support)
         inside = support.check(x)
@@ -306,7 +292,7 @@ class _Moments:
 
     def __init__(self, x: Tensor) -> None:
         dim = x.shape[1]
-        self.count, self.centre = 0, x.mean(0).double()
+        self.count, self.centre, self.like = 0, x.mean(0).double(), x
         self.sum = torch.zeros(dim, dtype=torch.float64, device=x.device)
         self.squares = self.sum.new_zeros((dim, dim) if dim <= MAX_DENSE else (dim,))
 
@@ -315,7 +301,6 @@ class _Moments:
         self.count += len(rows)
         self.sum += rows.sum(0)
         self.squares += rows.T @ rows if self.squares.dim() == 2 else rows.square().sum(0)
-        self.like = x
 
     def scale(self) -> Tensor | None:
         r"""Standard deviations, or a factor of the covariance where draws suffice for one.

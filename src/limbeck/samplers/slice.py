@@ -3,7 +3,6 @@ r"""Slice sampling coordinate by coordinate, of any density, on many chains at o
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -53,7 +52,7 @@ class Slice(Sampler):
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
             raise ArgumentError("width", shown(width), expected)
         self.width = widths.expand(self.dim).contiguous()
-        self.max_steps_out, self._warned = max_steps_out, False
+        self.max_steps_out = max_steps_out
         with torch.no_grad():
             self._log = self._evaluate(self._x.clone()).clone()
         self._require_mass()
@@ -61,16 +60,12 @@ class Slice(Sampler):
     def step(self) -> Tensor:
         r"""One sweep, an update of each coordinate of each chain: the draws (chains, dim)."""
         _, far = self._sweep()
-        usual = 0.01 * self._x.numel()
-        # of a few chains several may be far out by chance, as of a Cauchy distribution
-        if far > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"stepping out took more than half of max_steps_out={self.max_steps_out} in {far:,}"
-                f" of {self._x.numel():,} updates: the width is far too small (`burn_in` tunes it),"
-                " or the density does not fall off",
-                stacklevel=2,
-            )
+        text = (
+            f"stepping out took more than half of max_steps_out={self.max_steps_out} in {far:,}"
+            f" of {self._x.numel():,} updates: the width is far too small (`burn_in` tunes it),"
+            " or the density does not fall off"
+        )
+        self._warn_once(far, self._x.numel(), text)
         return self._x.clone()
 
     @arg.checked_arguments

@@ -84,10 +84,8 @@ def read(folder: str | Path) -> Saved:
 
 def as_saved(saved: object) -> Saved:
     r"""A saved result, or the one in a folder."""
-    if not isinstance(saved, str | Path | Saved):
-        expected = "a saved result, as limbeck.storage.read gives it"
-        raise ArgumentError("saved", f"a {type(saved).__name__}", expected)
-    return saved if isinstance(saved, Saved) else read(FilePath()("saved", saved))
+    expected = "a saved result, as limbeck.storage.read gives it, or its folder"
+    return saved if isinstance(saved, Saved) else read(FilePath()("saved", saved, expected))
 
 
 def check_content(content: object, folder: str | Path) -> dict[str, Any]:

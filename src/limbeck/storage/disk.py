@@ -163,7 +163,18 @@ def lock(path: Path, seconds: float | None = None) -> Iterator[None]:
 
     file = path.with_name(f".{path.name}.lock")
     deadline = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
-    while (descriptor := _try_lock(file)) is None:
+    while True:
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(file)):
+                break
+        except (BlockingIOError, FileNotFoundError):  # held, or removed by its last holder
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
         if time.monotonic() >= deadline:
             raise TimeoutError(f"{path} is locked by another process")
         time.sleep(0.01)
@@ -176,21 +187,3 @@ def lock(path: Path, seconds: float | None = None) -> Iterator[None]:
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child process has inherited it
             os.close(descriptor)
-
-
-def _try_lock(file: Path) -> int | None:
-    r"""The descriptor of a lock file that is now held, or None if another holds it."""
-    import fcntl
-
-    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), os.lstat(file)):
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):  # held, or removed by its last holder
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None

@@ -77,7 +77,7 @@ class Files:
 
 
 def write(
-    folder: str | Path, kind: str, content: Mapping[str, Content], keep: Collection[str] = ()
+    folder: str | Path, kind: str, content: Mapping[str, Content], keep: Collection[str] | None = ()
 ) -> Path:
     r"""Write the files of a folder; all become visible in one operation, or none of them.
 
@@ -86,19 +86,10 @@ def write(
         kind: What it holds, a name in `KINDS`; a folder of another kind is refused, but a result
             may take the place of an unfinished run.
         content: The new files by name.
-        keep: Names of present files to keep. All others are removed. Default: none.
+        keep: Names of present files to keep. All others are removed. None adds the new files to
+            all that the folder has, whatever its kind. Default: none.
     """
-    return _commit(Path(folder), kind, content, lambda name: name in keep, add=False)
-
-
-def add(folder: str | Path, kind: str, content: Mapping[str, Content]) -> Path:
-    r"""Write files into a folder beside those that it has; a new folder gets the kind."""
-    return _commit(Path(folder), kind, content, lambda name: True, add=True)
-
-
-def _commit(
-    folder: Path, kind: str, content: Mapping[str, Content], keep: Callable[[str], bool], add: bool
-) -> Path:
+    folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ArgumentError("folder", f"{folder}, a file", "a folder, new or there already")
     for name in content:
@@ -108,10 +99,11 @@ def _commit(
         with disk.lock(folder / MANIFEST):
             old = read_manifest(folder)
             if old is not None:
-                if not add and kind != old.kind and (old.kind, kind) != ("unfinished", "result"):
+                if keep is None:
+                    kind = old.kind
+                elif kind != old.kind and (old.kind, kind) != ("unfinished", "result"):
                     received = f"{folder}, which holds {KINDS[old.kind]}"
                     raise ArgumentError("folder", received, f"a new folder for {KINDS[kind]}")
-                kind = old.kind if add else kind
                 _settle(folder, old)
             _settle(folder, _write_pending(folder, kind, content, old, keep), own=True)
     except OSError as error:
@@ -124,11 +116,12 @@ def _commit(
 
 def _write_pending(
     folder: Path, kind: str, content: Mapping[str, Content], old: Manifest | None,
-    keep: Callable[[str], bool],
+    keep: Collection[str] | None,
 ) -> Manifest:  # fmt: skip
     r"""Write new files under pending names, and commit them by replacing the manifest."""
     token, present = disk.new_token(), {} if old is None else old.files
-    entries = {n: entry for n, entry in present.items() if n not in content and keep(n)}
+    kept = set(present if keep is None else keep) - content.keys()
+    entries = {name: entry for name, entry in present.items() if name in kept}
     paths = [folder / disk.pending_name(name, token) for name in (*content, MANIFEST)]
     open_files: list[int] = []
     try:

@@ -57,16 +57,6 @@ class Training:
     callbacks: arg.UserObject[Callbacks] = None
     progress: arg.Flag = True
 
-    @property
-    def chooses_optimizer(self) -> bool:
-        r"""Whether the optimizer is left to the preset."""
-        return isinstance(self.optimizer, str) and self.optimizer == "auto"
-
-    @property
-    def chooses_schedule(self) -> bool:
-        r"""Whether the schedule is left to the preset."""
-        return isinstance(self.schedule, str) and self.schedule == "auto"
-
     @classmethod
     def names(cls) -> set[str]:
         r"""The names of all settings."""

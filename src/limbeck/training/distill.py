@@ -241,13 +241,13 @@ def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") 
 
 def _gradient_update(training: Training) -> GradientUpdate:
     optimizer, preset, options = training.optimizer, PRESETS[training.preset], {}
-    if training.chooses_optimizer:
+    if optimizer == "auto":
         optimizer, options = preset["optimizer"], dict(preset["options"])
     if training.lr is not None:
         if isinstance(optimizer, torch.optim.Optimizer):
             raise ArgumentError("lr", training.lr, "no lr with an optimizer instance")
         options["lr"] = training.lr
-    schedule = preset["schedule"] if training.chooses_schedule else training.schedule
+    schedule = preset["schedule"] if training.schedule == "auto" else training.schedule
     return GradientUpdate(optimizer, schedule, clip=training.clip, **options)
 
 

@@ -123,7 +123,11 @@ class Compiled(Eager):
     def step(self, plan: Plan) -> None:
         if self._forecast is not None:
             if len(self.layouts) < WATCHED_STEPS:
-                return self._watch(plan)
+                counter = _Operations()  # type: ignore[no-untyped-call]
+                with contextlib.nullcontext() if self.layouts else counter:
+                    super().step(plan)
+                self.operations = self.operations or counter.number
+                return self.layouts.append(str(shapes_of(plan)))
             self._choose(self._forecast)
         if self.name == "eager":
             return super().step(plan)
@@ -139,13 +143,6 @@ class Compiled(Eager):
             text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
             warnings.warn(text, stacklevel=3)
         return self._run_eagerly(plan)
-
-    def _watch(self, plan: Plan) -> None:
-        counter = _Operations()  # type: ignore[no-untyped-call]
-        with contextlib.nullcontext() if self.layouts else counter:
-            super().step(plan)
-        self.operations = self.operations or counter.number
-        self.layouts.append(str(shapes_of(plan)))
 
     def _choose(self, forecast: Forecast) -> None:
         (costs, steps, seconds), self._forecast = forecast, None

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.autograd import grad
 
 from limbeck.arrays import Batch, part_of, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, shown
@@ -25,31 +25,26 @@ from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import as_callbacks
 from limbeck.training.config import Training
 from limbeck.training.engines import Eager
-from limbeck.training.objective import Objective, Plan
+from limbeck.training.objective import Objective, Plan, keep_buffers
 from limbeck.training.result import Failure, History
 from limbeck.training.update import Update
 
 
 def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     r"""The terms and inputs of a plan that are not finite, found by repeating the step."""
-
-    def evaluate(parameters: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        buffers = {name: buffer.clone() for name, buffer in objective.named_buffers()}
-        terms: tuple[Tensor, ...] = functional_call(objective, {**parameters, **buffers}, (plan,))
-        return terms
-
-    with torch.no_grad():
-        masks = zip(objective.names, [~term.isfinite() for term in evaluate({})], strict=True)
-    bad, batch = {name: mask for name, mask in masks if mask.any()}, objective.batch(plan)
-    if bad:
-        examples = torch.stack(list(bad.values())).any(0).nonzero().flatten().tolist()
-        return Failure(step, list(bad), examples, batch)
-    leaves, terms = {n: p.detach() for n, p in objective.named_parameters() if p.requires_grad}, []
-    for i, name in enumerate(objective.names):
-        gradients = grad(lambda p, i=i: evaluate(p)[i].mean())(leaves)
-        if not all(g.isfinite().all() for g in gradients.values()):
-            terms.append(f"gradient of {name}")
-    return Failure(step, terms or ["gradient"], [], batch)
+    batch, wrong = objective.batch(plan), list[str]()
+    with keep_buffers(objective), torch.enable_grad():
+        terms = dict(zip(objective.names, objective(plan), strict=True))
+        bad = {name: ~term.isfinite() for name, term in terms.items() if not term.isfinite().all()}
+        if bad:
+            examples = torch.stack(list(bad.values())).any(0).nonzero().flatten().tolist()
+            return Failure(step, list(bad), examples, batch)
+        parameters = [p for p in objective.parameters() if p.requires_grad]
+        for name, term in terms.items():
+            options: Any = {"retain_graph": True, "materialize_grads": True}
+            slopes = grad(term.mean(), parameters, **options) if term.requires_grad else ()
+            wrong += [] if all(g.isfinite().all() for g in slopes) else [f"gradient of {name}"]
+    return Failure(step, wrong or ["gradient"], [], batch)
 
 
 IMPROVEMENT = 1e-3  # fraction of its size by which the best measure must be beaten

@@ -85,7 +85,7 @@ class Objective(nn.Module):
         batch = as_batch(self.inputs.probe(8))
         n = rows(batch.x)
         randomness = IsolatedRandomness(self.device, self.generator.initial_seed())
-        with torch.no_grad(), _keep_buffers(self.student), randomness():
+        with torch.no_grad(), keep_buffers(self.student), randomness():
             if self.requires:
                 self.teacher.infer_output(batch, need)
             before = randomness.current()
@@ -199,7 +199,7 @@ class Objective(nn.Module):
         n, teacher = rows(batch.x), teacher or self.teacher
         targets = teacher.prepare(batch) if self.requires else None
         draws = Draws(n, self.outputs, self._like, teacher.signs, self.generator)
-        with _keep_buffers(self.student):
+        with keep_buffers(self.student):
             drawn = [term.draw(draws) for term in self.terms]
             return self.total(self._terms(batch, teacher, targets, drawn))
 
@@ -225,11 +225,15 @@ class Objective(nn.Module):
 
 
 @contextmanager
-def _keep_buffers(student: nn.Module) -> Iterator[None]:
-    r"""Restore a student's running statistics after the block."""
-    copies = [(buffer, buffer.clone()) for buffer in student.buffers()]
+def keep_buffers(module: nn.Module) -> Iterator[None]:
+    r"""Restore a module's buffers, such as running statistics, after the block."""
+    places = [(owner._buffers, dict(owner._buffers)) for owner in module.modules()]
+    copies = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield
     finally:
-        for buffer, before in copies:
-            buffer.copy_(before)
+        for place, buffers in places:  # where the module has put other tensors
+            place.update(buffers)
+        with torch.no_grad():
+            for buffer, before in copies:
+                buffer.copy_(before)

@@ -100,8 +100,7 @@ class Result:
     def to_files(self) -> dict[str, Content]:
         r"""The files that `save` writes, by name."""
         about = {name: getattr(self, name) for name in FIELDS}
-        student = {"spec": spec_of(self.student)}
-        tensors = files.encode(self.student.state_dict(), student, FORMAT)
+        tensors = files.encode(self.student.state_dict(), {"spec": spec_of(self.student)}, FORMAT)
         return {STUDENT: tensors, ABOUT: encode(about)}
 
     @checked_arguments

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Positive, Remainder, Share, UserObject, checked_arguments, choice
-from limbeck.errors import ArgumentError, shown
+from limbeck import arguments as arg
 
 __all__ = [
     "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
@@ -36,23 +35,23 @@ class Linear:
         return (1 - t / total).clamp_min(0)
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class Logarithmic:
     r"""From 1 to `final`, in equal ratios."""
 
-    final: Share = 1e-3
+    final: arg.Share = 1e-3
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return torch.exp(math.log(self.final) * (t / total).clamp_max(1))
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class Cosine:
     r"""Half a cosine from 1 to 0, after a linear warm-up over a fraction of the steps."""
 
-    warmup: Remainder = 0.0
+    warmup: arg.Remainder = 0.0
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         start = self.warmup * total
@@ -61,13 +60,13 @@ class Cosine:
         return rise * (1 + torch.cos(math.pi * fall)) / 2
 
 
-@checked_arguments
+@arg.checked_arguments
 @dataclass(frozen=True)
 class RobbinsMonro:
     r"""(t0 + t)^−β, scaled to start at 1; for ½ < β ≤ 1 it satisfies Robbins and Monro."""
 
-    t0: Positive = 1.0
-    beta: Share = 0.6
+    t0: arg.Positive = 1.0
+    beta: arg.Share = 0.6
 
     def __call__(self, t: Tensor, total: int) -> Tensor:
         return (1 + t / self.t0) ** (-self.beta)
@@ -79,21 +78,18 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 }  # fmt: skip
 
 
-def as_schedule(value: UserObject[str | Schedule | None]) -> Schedule:
+@arg.checked_arguments
+def as_schedule(schedule: arg.Text | arg.Function[Schedule] | None) -> Schedule:
     r"""A schedule by name or as an object; None is constant."""
-    value = "constant" if value is None else value
-    if isinstance(value, str):
-        choice("schedule", value, NAMES)
-        return NAMES[value]()
-    if not callable(value):
-        expected = f"one of {', '.join(NAMES)}, or a function of (t, total)"
-        raise ArgumentError("schedule", shown(value), expected)
-    return value
+    if isinstance(schedule, str):
+        arg.choice("schedule", schedule, NAMES)
+        return NAMES[schedule]()
+    return Constant() if schedule is None else schedule
 
 
 def same_until(
-    schedule: UserObject[Schedule], done: UserObject[int], total: UserObject[int],
-    other: UserObject[int],
+    schedule: arg.UserObject[Schedule], done: arg.UserObject[int], total: arg.UserObject[int],
+    other: arg.UserObject[int],
 ) -> bool:  # fmt: skip
     r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     sample = torch.linspace(0, done - 1, min(done, 10_000), dtype=torch.float64).round()
