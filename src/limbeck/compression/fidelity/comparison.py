@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from limbeck import outputs as forms
-from limbeck.arrays import as_plain_array, as_weights
+from limbeck.arrays import as_part, as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
+from limbeck.teachers.folds import class_columns
 
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
@@ -72,7 +73,7 @@ def align(
             continue
         if not len(p):
             raise ArgumentError("X", "no rows", "one row or more")
-        arrays[model] = p = _finite(model, np.asarray(p).reshape(len(p), -1))
+        arrays[model] = p = _numbers(np.asarray(p).reshape(len(p), -1), model)
         if task != "regression":
             checked = p if task == "classification" else p.reshape(-1, 1)
             forms.check_probabilities(torch.from_numpy(checked), model)
@@ -87,36 +88,25 @@ def align(
     return Predictions(task, arrays, labels, names, 1.0 if weight is None else weight)
 
 
+def _numbers(values: np.ndarray, argument: str) -> np.ndarray:
+    return as_part(values, argument).values.double().numpy()
+
+
 def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
     values = as_plain_array(y.toarray() if hasattr(y, "toarray") else y, "y")
     if task == "classification":
         if values.size != n or values.ndim > 2:
             raise ArgumentError("y", f"shape {values.shape}", f"one label for each row, ({n},)")
-        codes = {name: code for code, name in enumerate(names)}
-        labels = values.ravel().tolist()
-        if unknown := sorted({repr(label) for label in labels if label not in codes}):
-            expected = f"labels among {names[:12]}{' …' * (len(names) > 12)}, as in classes"
-            raise ArgumentError("y", ", ".join(unknown[:5]), expected)
-        one_hot = np.zeros((n, len(names)))
-        one_hot[np.arange(n), [codes[label] for label in labels]] = 1
-        return one_hot
+        return np.eye(len(names))[class_columns(values.ravel(), names, "y")]
     shape = (n, len(names))
     rows = values.shape[:1] == (n,) and values.size == n * len(names)
     if values.dtype.kind not in "biuf" or not rows:
         raise ArgumentError("y", f"shape {values.shape} of {values.dtype}", f"numbers, {shape}")
-    values = _finite("y", values.reshape(shape))
+    values = _numbers(values.reshape(shape), "y")
     if task == "multilabel" and not np.isin(values, (0, 1)).all():
         received = f"numbers between {values.min():g} and {values.max():g}"
         raise ArgumentError("y", received, "0 and 1 alone: a column for each label")
     return values
-
-
-def _finite(argument: str, values: np.ndarray) -> np.ndarray:
-    bad = np.flatnonzero(~np.isfinite(values.astype(float)).all(1))
-    if len(bad):
-        received = f"{len(bad)} rows that are not finite, of which row {bad[0]} is the first"
-        raise ArgumentError(argument, received, "finite numbers")
-    return values.astype(float)
 
 
 @dataclass
