@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -68,9 +69,7 @@ def to_numpy(value: object) -> Any:
 
 def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
-    if isinstance(X, dict):
-        return {name: as_given(part) for name, part in X.items()}
-    return as_rows(to_numpy(X))
+    return as_rows(map_tensors(to_numpy, X))
 
 
 def dense(X: object) -> np.ndarray:
