@@ -101,7 +101,13 @@ def row_keys(X: object) -> Array:
     parts = _parts(rows)
     n = len(parts[0][2])
     keys = np.zeros((n, 2), np.uint64)
-    functions, at = _functions([[name, list(shape)] for name, shape, _ in parts]), 0
+    # of each column a random function, by multipliers, offsets and weights (3, columns)
+    columns, at = sum(values.shape[1] for _, _, values in parts), 0
+    schema = json.dumps([[name, list(shape)] for name, shape, _ in parts])
+    code = hashlib.blake2b(schema.encode(), digest_size=16).digest()
+    random = np.random.PCG64(int.from_bytes(code, "little")).random_raw(3 * columns)
+    functions = random.reshape(3, columns)
+    functions[0] |= np.uint64(1)  # odd, so that different values stay different
     for name, _, values in parts:
         if len(values) != n:
             raise ArgumentError(f"X[{name!r}]", f"{len(values)} rows", f"{n}, as the other parts")
@@ -152,16 +158,6 @@ def _values(part: Any) -> Array:
     wide = array.dtype.kind in "iu" and array.itemsize == 8 and array.size
     inexact = wide and (array.max() > EXACT or array.min() < -EXACT)
     return array.astype(object) if inexact or array.dtype.kind in "US" else array
-
-
-def _functions(schema: list[list[Any]]) -> Array:
-    r"""Multipliers, offsets and weights (3, columns) of the random functions, one a column."""
-    columns = sum(math.prod(shape) for _, shape in schema)
-    code = hashlib.blake2b(json.dumps(schema).encode(), digest_size=16).digest()
-    random = np.random.PCG64(int.from_bytes(code, "little")).random_raw(3 * columns)
-    functions: Array = random.reshape(3, columns)
-    functions[0] |= np.uint64(1)  # odd, so that different values stay different
-    return functions
 
 
 def _add_numbers(keys: Array, values: Array, functions: Array) -> None:

@@ -67,7 +67,7 @@ def agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 def log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     r"""The log probability of the label, not below log `FLOOR`."""
-    return _log((p * y).sum(1))
+    return np.log((p * y).sum(1).clip(FLOOR))
 
 
 def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     r"""KL(teacher ‖ student), with the student's probabilities not below `FLOOR`."""
-    terms = teacher * (np.log(np.where(teacher > 0, teacher, 1)) - _log(student))
+    terms = teacher * (np.log(np.where(teacher > 0, teacher, 1)) - np.log(student.clip(FLOOR)))
     return np.maximum(terms.sum(1), 0)  # below 0 by rounding alone
 
 
@@ -161,10 +161,6 @@ def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) ->
         error = math.sqrt(variance) if len(errors) > 1 else math.nan
         figures[name] = Figure(float(errors[place]), error)
     return figures
-
-
-def _log(p: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(p, FLOOR))
 
 
 def class_mean(rows: np.ndarray, positive: np.ndarray, w: Weight = 1.0) -> np.ndarray:
