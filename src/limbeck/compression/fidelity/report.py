@@ -15,7 +15,7 @@ from limbeck.arguments import Dict, PathLike, checked_arguments
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost
-from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
+from limbeck.compression.fidelity.measures import Figure, mean, ratio, weighted
 from limbeck.errors import ArgumentError
 from limbeck.records import damaged, decode, encode
 from limbeck.storage import files
@@ -297,8 +297,9 @@ def rare_classes(data: Predictions) -> RareClasses:
     rarest = min(rare, key=lambda k: counts[k])
     detected = {m: sides(data.decisions(p).astype(float)) for m, p in data.by_model.items()}
     worst, lost = _worst(data, enough, truth, detected)
-    in_rarest, in_worst = truth[:, rarest] > 0, truth[:, worst] > 0
     rows, w, teacher = {}, data.weight, data.by_model["teacher"]
+    in_rarest, weights = truth[:, rarest] > 0, (w * truth[:, k] for k in (rarest, worst))
+    of_rarest, of_worst = (weight / weight.mean() for weight in weights)
     column = slice(None) if single else [rarest % len(data.classes)]
     divergence = measures.MEASURES["kl"].rows[data.task]
     for model, p in data.by_model.items():
@@ -306,12 +307,12 @@ def rare_classes(data: Predictions) -> RareClasses:
             continue
         rows[model] = {
             "average_precision": measures.average_precision(sides(p)[:, rarest], in_rarest, w),
-            "rare_recall": class_mean(detected[model][:, rarest], in_rarest, w),
-            "worst_recall": class_mean(detected[model][:, worst], in_worst, w),
+            "rare_recall": weighted(detected[model][:, rarest], of_rarest),
+            "worst_recall": weighted(detected[model][:, worst], of_worst),
         }
         if model != "teacher":
             kl = divergence(teacher[:, column], p[:, column])
-            rows[model]["rare_kl"] = class_mean(kl, in_rarest, w)
+            rows[model]["rare_kl"] = weighted(kl, of_rarest)
     return RareClasses(tallies[rarest], tallies[worst], unchecked, rows, lost)
 
 
