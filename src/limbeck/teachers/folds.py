@@ -12,7 +12,7 @@ from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_a
 from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
+from limbeck.teachers.keys import Array, as_rows, count, distinct, missing, row_keys, select
 from limbeck.teachers.query import FAILURES, Query, TeacherError
 from limbeck.teachers.row_teacher import RowTeacher
 
@@ -99,16 +99,10 @@ def as_labels(labels: object, n: int) -> Array:
 
 def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
     r"""Where labels are missing, in their shape: NaN, None, or −1 if that is no class."""
-    minus = classes is not None and -1 not in np.asarray(classes).tolist()
-    if labels.dtype.kind in "biuf":
-        return np.asarray(np.isnan(labels) | (minus & (labels == -1)))
-
-    def is_missing(value: object) -> bool:
-        if not isinstance(value, int | float | np.number):
-            return value is None or type(value).__name__ in ("NAType", "NaTType")
-        return bool(value != value or (minus and value == -1))
-
-    return np.array([is_missing(value) for value in labels.flat], bool).reshape(labels.shape)
+    gone = missing(labels)
+    if classes is not None and -1 not in np.asarray(classes).tolist():
+        gone[~gone] = labels[~gone] == -1
+    return gone
 
 
 def class_columns(labels: Array, classes: ArrayLike | None, argument: str = "labels") -> Array:

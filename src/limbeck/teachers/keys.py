@@ -23,6 +23,7 @@ ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame,
 BLOCK = 2**15  # numbers that are mixed at once, so that they stay in the cache
 SPARSE_BLOCK = 2**22  # numbers of a sparse matrix that are filled in at once
 EXACT = 2**53  # integers up to here are exact in float64
+GAPS = ("NAType", "NaTType")  # types of pandas' missing values
 ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
 
 
@@ -70,6 +71,19 @@ def to_numpy(value: object) -> Any:
 def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
     return as_rows(map_tensors(to_numpy, X))
+
+
+def missing(values: Array) -> Array:
+    r"""Which values are None, NaN, NaT or pandas' NA, in their shape."""
+    if values.dtype.kind != "O":
+        return np.asarray(values != values)
+    gone = [
+        value is None
+        or type(value).__name__ in GAPS
+        or (isinstance(value, numbers.Number | np.generic) and bool(value != value))
+        for value in values.flat
+    ]
+    return np.array(gone, bool).reshape(values.shape)
 
 
 def dense(X: object) -> np.ndarray:
@@ -205,7 +219,7 @@ def _word(value: object) -> float | bytes:
     if isinstance(value, bytes):
         return b"bytes " + value
     kind = type(value)
-    if value is None or kind.__name__ in ("NAType", "NaTType"):
+    if value is None or kind.__name__ in GAPS:
         return f"missing {kind.__name__}".encode()
     number = isinstance(value, numbers.Number | np.bool_)
     if number and not isinstance(value, complex | np.complexfloating):

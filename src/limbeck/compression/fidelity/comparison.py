@@ -17,6 +17,7 @@ from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 from limbeck.teachers.folds import class_columns
+from limbeck.teachers.keys import missing
 
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
@@ -255,32 +256,28 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
     kind = values.dtype
-    if kind.kind == "O":  # comparing pandas' NA with itself gives no truth value
-        words = {"None", "nan", "NaT", "<NA>"}
-        missing = np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
-    else:
-        missing = values != values
-    present = values[~missing]
+    gone = missing(values)
+    present = values[~gone]
     names = np.full(len(values), "missing", dtype=object)
     numeric = kind.kind in "iufmM"
     if kind.kind == "O" and len(present):
         numeric = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
     if not numeric:
-        names[~missing] = [str(value) for value in present.tolist()]
-        order = sorted(set(names[~missing]))
+        names[~gone] = [str(value) for value in present.tolist()]
+        order = sorted(set(names[~gone]))
     else:
         seconds = present.astype(f"{kind.kind}8[s]") if kind.kind in "mM" else present
         amounts = seconds.astype(float)
         edges = np.unique(amounts)
         order = [_group_number(value, kind) for value in edges[:11]]
-        if len(edges) > 10:  # quartiles
-            ranks = np.array([0.25, 0.5, 0.75]) * len(amounts)
-            edges = np.unique(np.sort(amounts)[np.ceil(ranks).astype(int) - 1])
+        if len(edges) > 10:
+            quartiles = np.quantile(amounts, [0.25, 0.5, 0.75], method="inverted_cdf")
+            edges = np.unique(quartiles)
             shown = [_group_number(edge, kind) for edge in edges]
             between = [f"{low} to {high}" for low, high in pairwise(shown)]
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
-        names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, amounts)]
-    return names, order + ["missing"] * bool(missing.any())
+        names[~gone] = np.array(order, dtype=object)[np.searchsorted(edges, amounts)]
+    return names, order + ["missing"] * bool(gone.any())
 
 
 def _group_number(value: float, dtype: np.dtype[Any]) -> str:

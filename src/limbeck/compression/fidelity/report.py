@@ -196,8 +196,7 @@ def fidelity(
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
-    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": None}
-    costs["trees"] = trees_cost
+    costs = (teacher_cost, student_cost, None, trees_cost)
     curves = {}
     if data.y is not None and task != "regression":
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
@@ -208,7 +207,7 @@ def fidelity(
         main=main, retention=shares[main].value, retention_error=shares[main].std_error,
         retention_by=shares,
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
-        costs={model: cost or Cost() for model, cost in costs.items()},
+        costs={model: cost or Cost() for model, cost in zip(NAMES, costs, strict=True)},
         by_class=comparison.by_class(data), by_group=parts,
         worse=comparison.worse(task, data.y is not None, parts),
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
