@@ -260,16 +260,15 @@ def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) 
     return np.asarray(y.numpy())
 
 
-def check_outputs(y: np.ndarray, task: str) -> None:
+def check_outputs(y: np.ndarray, task: str, argument: str = "teacher") -> None:
     r"""Refuse outputs (n, K) that are not finite, or not probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
         received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row} of "
-        received += f"{len(y)} in the call"
-        raise ArgumentError("teacher", received, "finite answers")
+        raise ArgumentError(argument, f"{received}{len(y)} in the call", "finite answers")
     if task != "regression":
         p = torch.as_tensor(y)
-        forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, "teacher")
+        forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, argument)
 
 
 class RawTeacher(RowTeacher):

@@ -96,7 +96,7 @@ def test_parts_stay_together():
             None,
             None,
             "teacher",
-            "6 NaN or infinite values, the first in row 0",
+            "6 NaN or infinite outputs, the first in row 0",
             "",
         ),
         ("classification", P[:0], None, None, "X", "no rows", ""),

@@ -9,15 +9,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from limbeck import outputs as forms
 from limbeck.arrays import as_part, as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
 from limbeck.teachers.folds import class_columns
 from limbeck.teachers.keys import missing
+from limbeck.teachers.row_teacher import check_outputs
 
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
@@ -74,11 +73,9 @@ def align(
             continue
         if not len(p):
             raise ArgumentError("X", "no rows", "one row or more")
-        arrays[model] = p = _numbers(np.asarray(p).reshape(len(p), -1), model)
-        if task != "regression":
-            checked = p if task == "classification" else p.reshape(-1, 1)
-            forms.check_probabilities(torch.from_numpy(checked), model)
-            arrays[model] = p.clip(0, 1)  # off by rounding
+        p = np.asarray(p).astype(np.float64).reshape(len(p), -1)
+        check_outputs(p, task, model)
+        arrays[model] = p if task == "regression" else p.clip(0, 1)  # off by rounding
         if task == "classification":
             arrays[model] /= arrays[model].sum(1, keepdims=True)
     n, outputs = arrays["teacher"].shape
@@ -87,10 +84,6 @@ def align(
         raise ArgumentError("classes", names, f"{outputs} different names, one for each column")
     labels, weight = None if y is None else _labels(y, task, n, names), as_weights(sample_weight, n)
     return Predictions(task, arrays, labels, names, 1.0 if weight is None else weight)
-
-
-def _numbers(values: np.ndarray, argument: str) -> np.ndarray:
-    return as_part(values, argument).values.double().numpy()
 
 
 def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
@@ -103,7 +96,7 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
     rows = values.shape[:1] == (n,) and values.size == n * len(names)
     if values.dtype.kind not in "biuf" or not rows:
         raise ArgumentError("y", f"shape {values.shape} of {values.dtype}", f"numbers, {shape}")
-    values = _numbers(values.reshape(shape), "y")
+    values = as_part(values.reshape(shape), "y").values.double().numpy()
     if task == "multilabel" and not np.isin(values, (0, 1)).all():
         received = f"numbers between {values.min():g} and {values.max():g}"
         raise ArgumentError("y", received, "0 and 1 alone: a column for each label")
