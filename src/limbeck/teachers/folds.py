@@ -14,7 +14,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, missing, row_keys, select
 from limbeck.teachers.query import FAILURES, Query, TeacherError
-from limbeck.teachers.row_teacher import RowTeacher
+from limbeck.teachers.row_teacher import RowTeacher, class_columns
 
 
 @checked_arguments
@@ -103,17 +103,6 @@ def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
     if classes is not None and -1 not in np.asarray(classes).tolist():
         gone[~gone] = labels[~gone] == -1
     return gone
-
-
-def class_columns(labels: Array, classes: ArrayLike | None, argument: str = "labels") -> Array:
-    r"""The column (n,) of each label."""
-    known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
-    columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
-    if (columns < 0).any():
-        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
-        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
-        raise ArgumentError(argument, ", ".join(unknown), f"the teacher's classes: {names}")
-    return columns
 
 
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:

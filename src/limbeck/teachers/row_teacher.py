@@ -204,8 +204,7 @@ class RowTeacher(Opaque, ABC):
         self.outputs = len(self.classes)
         old, new, unnamed = of_model.tolist(), self.classes.tolist(), numbers.tolist()
         if self._model_classes is not None and set(old) <= set(new):
-            position = {label: k for k, label in enumerate(new)}
-            self._positions = np.array([position[label] for label in old])
+            self._positions = class_columns(of_model, self.classes)
         elif old != unnamed or len(new) != self.columns:  # else numbers are given names
             without = f"which has {self.columns} classes without names"
             known = without if old == unnamed else f"whose classes are {old}"
@@ -238,15 +237,24 @@ def _names(classes: Names) -> np.ndarray:
     return names
 
 
+def class_columns(
+    labels: np.ndarray, classes: Names | None, argument: str = "labels"
+) -> np.ndarray:
+    r"""The column (n,) of each label."""
+    known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
+    columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
+    if (columns < 0).any():
+        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
+        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
+        raise ArgumentError(argument, ", ".join(unknown), f"the teacher's classes: {names}")
+    return columns
+
+
 def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) -> np.ndarray:
     r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
     if kind.form == "labels":
-        labels, names = raw.reshape(len(raw)), np.asarray(classes)
-        one_hot = labels[:, None] == names[None, :]
-        if not (known := one_hot.any(1)).all():
-            received = f"the label {labels[~known][0]!r}"
-            raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
-        return np.asarray(one_hot, np.float64)
+        names = np.asarray(classes)
+        return np.eye(len(names))[class_columns(raw.reshape(len(raw)), names, "teacher")]
     try:
         y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):

@@ -14,9 +14,8 @@ from limbeck.arrays import as_part, as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
-from limbeck.teachers.folds import class_columns
 from limbeck.teachers.keys import missing
-from limbeck.teachers.row_teacher import check_outputs
+from limbeck.teachers.row_teacher import check_outputs, class_columns
 
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
