@@ -89,7 +89,7 @@ META_DAMAGE = {
     "not JSON": ("{", "cannot be read"),
     "not ours": ('{"a": 1}', "format was None and is 'limbeck"),
     "a list": ("[1]", "format was None and is 'limbeck"),
-    "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "format was 'limbeck-teacher-cache-1' and is"),
+    "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "cache-1' and is 'limb"),
     "of later days": ('{"format": "limbeck-teacher-cache-9"}', "limbeck-teacher-cache-9"),
 }
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck import outputs as forms
@@ -18,7 +19,7 @@ from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, shown
 from limbeck.teachers.base import Opaque, as_outputs
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
-from limbeck.teachers.keys import as_given, as_rows, count, first_rows
+from limbeck.teachers.keys import Array, as_given, as_rows, count, first_rows
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 TASKS = ("classification", "multilabel", "regression")
@@ -237,9 +238,7 @@ def _names(classes: Names) -> np.ndarray:
     return names
 
 
-def class_columns(
-    labels: np.ndarray, classes: Names | None, argument: str = "labels"
-) -> np.ndarray:
+def class_columns(labels: Array, classes: ArrayLike | None, argument: str = "labels") -> Array:
     r"""The column (n,) of each label."""
     known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
     columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
@@ -253,8 +252,8 @@ def class_columns(
 def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) -> np.ndarray:
     r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
     if kind.form == "labels":
-        names = np.asarray(classes)
-        return np.eye(len(names))[class_columns(raw.reshape(len(raw)), names, "teacher")]
+        one_hot: np.ndarray = np.eye(np.size(np.asarray(classes)))
+        return one_hot[class_columns(raw.reshape(len(raw)), classes, "teacher")]
     try:
         y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
