@@ -3,7 +3,7 @@ r"""Comparison of student and teacher: predictions on the same rows, measures, d
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -110,18 +110,6 @@ class Comparison:
     measures: dict[str, dict[str, Figure]]
     # the student's from another model, or from itself "elsewhere", on other examples
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
-
-    @staticmethod
-    def from_saved(saved: Mapping[str, Any]) -> Comparison:
-        r"""A comparison of its fields after JSON, where None stands for NaN."""
-        parts = (saved["measures"], saved["differences"])
-        read = ({model: figures(known) for model, known in part.items()} for part in parts)
-        return Comparison(saved["rows"], *read)
-
-
-def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
-    r"""Values with their standard errors, from lists in which None stands for NaN."""
-    return {n: Figure(*np.array(figure, dtype=float).tolist()) for n, figure in saved.items()}
 
 
 ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure

@@ -70,13 +70,8 @@ class Cost:
 
     parameters: int | None = None
     bytes: int | None = None  # of the files that ship
-    latency: Mapping[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
+    latency: dict[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
     files: str = ""  # of that size, such as "student.onnx"
-
-    @staticmethod
-    def from_saved(saved: Mapping[str, Any]) -> Cost:
-        r"""A cost of its fields after JSON, where numbers of rows are text."""
-        return Cost(**{**saved, "latency": {int(n): s for n, s in saved["latency"].items()}})
 
 
 def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from rich.table import Table
 
-from limbeck.arguments import Dict, PathLike, checked_arguments
+from limbeck.arguments import Dict, PathLike, checked_arguments, choice
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, weighted
 from limbeck.errors import ArgumentError
-from limbeck.records import damaged, decode, encode
+from limbeck.records import damaged, decode, encode, read_fields
 from limbeck.storage import files
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
@@ -82,7 +82,7 @@ class Fidelity(Comparison):
     worst: ClassCount | None = None
     unchecked: list[ClassCount] = field(default_factory=list)
     worse: list[tuple[str, str]] = field(default_factory=list)
-    calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    calibration: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     pairs: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -130,20 +130,13 @@ class Fidelity(Comparison):
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
-        values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        read = Comparison.from_saved
-        values |= vars(read(saved))
-        for name in ("rarest", "worst"):
-            values[name] = ClassCount(**saved[name]) if saved[name] else None
-        values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        shares = values["retention_by"] = comparison.figures(saved["retention_by"])
-        values["retention"], values["retention_error"] = shares[saved["main"]]
-        values["worse"] = [(column, group) for column, group in saved["worse"]]
-        values["costs"] = {model: Cost.from_saved(cost) for model, cost in saved["costs"].items()}
-        groups = saved["by_group"].items()
-        values["by_group"] = {c: {g: read(v) for g, v in parts.items()} for c, parts in groups}
-        values["by_class"] = {name: read(part) for name, part in saved["by_class"].items()}
-        return cls(**values)
+        others = ("format", "sentence", "need", "retention", "retention_error")
+        known = {name: value for name, value in saved.items() if name not in others}
+        hints = {name: kind for name, kind in get_type_hints(cls).items() if name not in others}
+        values = read_fields(known, hints, "saved")
+        choice("saved.main", values["main"], values["retention_by"])
+        share, error = values["retention_by"][values["main"]]
+        return cls(**values, retention=share, retention_error=error)
 
     @checked_arguments
     def shipped(self, sizes: Dict[Mapping[str, int]]) -> Fidelity:
@@ -165,10 +158,8 @@ class Fidelity(Comparison):
         saved = decode(files.read_bytes(path), path)
         try:
             return cls.from_dict(saved)
-        except ArgumentError:
-            raise
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise damaged(path, f"cannot be read ({error!r})") from error
+        except ArgumentError as error:
+            raise damaged(path, f"is not as limbeck writes it ({error})") from error
 
 
 def fidelity(
