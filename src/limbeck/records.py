@@ -73,7 +73,7 @@ def read_value(value: Any, kind: Any, where: str) -> Any:
     r"""A value of a type, or an error about it.
 
     The type is bool, int, float, str, None, Any, a Literal, a union, a list, a tuple (which comes
-    from a list), a dict by strings, or a dataclass.
+    from a list), a NamedTuple of numbers, a dict by strings or integers, or a dataclass.
     """
     origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
     union = parts if origin in (types.UnionType, typing.Union) else (kind,)
@@ -85,8 +85,12 @@ def read_value(value: Any, kind: Any, where: str) -> Any:
     origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return read_record(typing.cast(type, kind), value, where)
+    if hasattr(origin, "_fields"):  # numbers, of which null is NaN
+        kinds = types.GenericAlias(tuple, (AnyNumber | None,) * len(origin._fields))
+        return origin(*(math.nan if v is None else v for v in read_value(value, kinds, where)))
     if origin is dict:
-        return {name: read_value(v, parts[1], f"{where}.{name}") for name, v in value.items()}
+        read = {k: read_value(v, parts[1], f"{where}.{k}") for k, v in value.items()}
+        return {int(k): v for k, v in read.items()} if parts[0] is int else read
     if origin in (list, tuple):
         if parts[:1] == (AnyNumber,) and all(type(item) is float for item in value):
             return value  # a long history
@@ -103,7 +107,7 @@ def _matches(value: Any, kind: Any) -> bool:
     origin = typing.get_origin(kind) or kind
     if origin is typing.Literal:
         return isinstance(value, str) and value in typing.get_args(kind)
-    if origin in (list, tuple):
+    if origin in (list, tuple) or hasattr(origin, "_fields"):
         return isinstance(value, list | tuple)
     if origin is dict or dataclasses.is_dataclass(kind):
         return isinstance(value, Mapping)

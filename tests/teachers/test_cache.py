@@ -87,9 +87,9 @@ def test_other_outputs_or_names_for_the_same_teacher_are_refused(tmp_path):
 
 META_DAMAGE = {
     "not JSON": ("{", "cannot be read"),
-    "not ours": ('{"a": 1}', "has the format None"),
-    "a list": ("[1]", "has the format 'list'"),
-    "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "cache-1'; expected"),
+    "not ours": ('{"a": 1}', "format was None and is 'limbeck"),
+    "a list": ("[1]", "format was None and is 'limbeck"),
+    "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "cache-1' and is 'limb"),
     "of later days": ('{"format": "limbeck-teacher-cache-9"}', "limbeck-teacher-cache-9"),
 }
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, ta
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
+from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
 from limbeck.teachers.stored import Stored
@@ -89,7 +89,8 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     if len(folds) == 1:
         settings = [replace(training, lr=rate) for rate in RATES] if default else [training]
         recipes = [replace(recipe, training=setting) for setting in settings]
-        return min((_network(problem, r, folds[0]) for r in recipes), key=_lowest_loss)
+        fits = (_network(problem, r, folds[0]) for r in recipes)
+        return min(fits, key=lambda fit: np.nanmin([math.inf, *fit.history.get("held_out", [])]))
     # steps of a decaying rate would not be the same ones in a shorter run
     if default:
         schedule = "constant" if trainer.is_auto(training.schedule) else training.schedule
@@ -100,11 +101,6 @@ def _best_network(problem: Problem, recipe: Recipe) -> Result:
     losses = [np.interp(steps, curve["step"], curve["held_out"]) for curve in curves if curve]
     best = steps[int(np.mean(losses, axis=0).argmin())]
     return _network(problem, recipe, np.arange(0), int(best))
-
-
-def _lowest_loss(result: Result) -> float:
-    losses = result.history.get("held_out", [])
-    return min((loss for loss in losses if not math.isnan(loss)), default=math.inf)
 
 
 def _network(
@@ -167,19 +163,16 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
     r"""Smaller students, the smallest first, and the student: fewer leaves, or boosted trees."""
     from sklearn.base import clone
 
-    known = {} if student.estimator is None else student.estimator.get_params()
-    kind, largest = type(student.estimator).__name__, None
     if student.estimator is None:  # the default of `fit_tree` or `fit_boosted`
-        name, largest = ("max_leaf_nodes", 64) if student.kind == "tree" else ("trees", 100)
-        largest = student.options.get(name, largest)
-    elif "Boosting" in kind:
-        name = "max_iter" if "max_iter" in known else "n_estimators"
-        largest = int(known[name])
-    elif "Tree" in kind and "n_estimators" not in known:
-        name, largest = "max_leaf_nodes", known["max_leaf_nodes"]
+        known = {"max_leaf_nodes": 64} if student.kind == "tree" else {"trees": 100}
+        known |= student.options
     else:
-        return [student]  # a forest, which more trees do not make overfit
-    if largest is None:
+        known = student.estimator.get_params()
+        if "n_estimators" in known and "Boosting" not in type(student.estimator).__name__:
+            return [student]  # a forest, which more trees do not make overfit
+    names = ("trees", "max_iter", "n_estimators", "max_leaf_nodes")
+    name = next(name for name in names if name in known)
+    if (largest := known[name]) is None:
         counts = [2**k for k in range(1, max(2, n.bit_length()))]
     elif name == "max_leaf_nodes":
         counts = [2**k for k in range(1, largest.bit_length()) if 2**k < largest]
@@ -232,7 +225,8 @@ def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | Non
         model, used, _ = min(tries, key=lambda fitted: fitted[2])
         fits.append((partial(_outputs, model, outputs if task == "classification" else 1), used))
     size = round_bytes * sum(used for _, used in fits) // len(fits)
-    return LabelTrees(_library(), size, [predict for predict, _ in fits], labelled.format)
+    library = "LightGBM" if tree_grower() is LightGBMGrower else "HistGradientBoosting"
+    return LabelTrees(library, size, [predict for predict, _ in fits], labelled.format)
 
 
 def _outputs(model: Any, width: int, columns: np.ndarray) -> np.ndarray:
@@ -258,10 +252,6 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
     return np.column_stack(parts), categorical
 
 
-def _library() -> str:
-    return "HistGradientBoosting" if find_spec("lightgbm") is None else "LightGBM"
-
-
 def _boost(
     x: np.ndarray, y: np.ndarray, held_out: np.ndarray, weight: np.ndarray | None, *,
     rounds: int, leaves: int, rate: float, seed: int, categorical: list[int],
@@ -270,7 +260,7 @@ def _boost(
     kind = "Regressor" if y.dtype.kind == "f" else "Classifier"
     least = min(20, max(1, len(x) // 40))
     w = np.ones(len(y)) if weight is None else weight
-    if _library() == "LightGBM":
+    if tree_grower() is LightGBMGrower:
         import lightgbm
 
         made = getattr(lightgbm, f"LGBM{kind}")(

@@ -232,9 +232,9 @@ def _label_rows(
     model: RowTeacher, query: Query, data: Rows, weights: np.ndarray | None, seed: int
 ) -> np.ndarray | None:
     r"""Let the teacher label the user's rows; weights of 0 for those that it has not labelled."""
-    given, n = as_rows(data.given), rows(data.x)
-    used = np.arange(n) if weights is None else np.flatnonzero(weights)
-    given = given if len(used) == n else select(given, used)
+    given, every = as_rows(data.given), np.ones(rows(data.x)) if weights is None else weights
+    used = np.flatnonzero(every)
+    given = given if len(used) == len(every) else select(given, used)
     targets, known, error = query.label_some(model, given, seed)
     if error is None:
         query.remember(model, given, targets)
@@ -244,9 +244,9 @@ def _label_rows(
         message = f"{error}; a student needs {least} labelled rows or more"
         raise TeacherError(message, error.rows, error.cached) from error.__cause__
     query.remember(model, select(given, np.flatnonzero(known)), targets[known])
-    left = np.zeros(n)
-    left[used[known]] = 1.0 if weights is None else weights[used[known]]
-    return np.asarray(left / left[used[known]].mean())
+    left = np.zeros(len(every))
+    left[used[known]] = every[used[known]] / every[used[known]].mean()
+    return left
 
 
 def _query_note(problem: Problem, n: int) -> str | None:

@@ -180,7 +180,8 @@ class Compressed(Result):
         query, calls = self.problem.query, {"student": self._predictions}
         if not query.limited and query.queries_per_second is None:  # timing repeats queries
             calls = {"teacher": teacher, **calls}
-        targets = query.unlimited().label(teacher, given)
+        unlimited = replace(query, max_queries=None, query_seconds=None)
+        targets = unlimited.label(teacher, given)
         timed = latencies(calls, given) if time else {}
         return fidelity(
             self.task, targets, self._predictions(X), y,

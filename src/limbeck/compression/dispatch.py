@@ -102,20 +102,18 @@ def average_teachers(
     nets = [member for member in members if isinstance(member, NetworkTeacher)]
     places = {(p.device, p.dtype) for net in nets for p in net.module.parameters()}
     one_kind = len({net.raw_columns for net in nets}) == 1 and len(places) <= 1
-    if X is None or len(nets) < len(members) or not one_kind or not all(map(_averages, nets)):
+    # the user's setting takes precedence; an ensemble's logits are those of classes
+    averages = all(
+        getattr(net.module, "output_form", None) in (None, net.kind.form)
+        and (net.task != "multilabel" or net.kind.form == "probabilities")
+        for net in nets
+    )
+    if X is None or len(nets) < len(members) or not one_kind or not averages:
         return average
     normalised = None if weights is None else average.weights.tolist()
     ensemble = Ensemble([net.module for net in nets], normalised, [net.kind.form for net in nets])
     spec = OutputSpec(average.task, classes=average.classes if average.named else None)
     return NetworkTeacher(ensemble, X, spec, name=average.name)
-
-
-def _averages(net: NetworkTeacher) -> bool:
-    r"""Whether torch can average the module's outputs with others."""
-    form = net.kind.form
-    # the user's setting takes precedence; an ensemble's logits are those of classes
-    contradicted = getattr(net.module, "output_form", None) not in (None, form)
-    return not contradicted and (net.task != "multilabel" or form == "probabilities")
 
 
 ACCEPTED = (

@@ -53,8 +53,8 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-class TypeArgumentError(ArgumentError, TypeError):
-    r"""An argument of a type that scikit-learn refuses."""
+class RefusedArgumentError(ArgumentError, TypeError):
+    r"""An argument that scikit-learn refuses, by a ValueError or a TypeError."""
 
 
 @contextmanager
@@ -65,8 +65,8 @@ def as_argument_error(argument: str) -> Iterator[None]:
     except LimbeckError:
         raise
     except (TypeError, ValueError) as error:
-        kind = ArgumentError if isinstance(error, ValueError) else TypeArgumentError
-        raise kind(argument, f"what it refuses ({error})", "what scikit-learn accepts") from error
+        received = f"what it refuses ({error})"
+        raise RefusedArgumentError(argument, received, "what scikit-learn accepts") from error
 
 
 class LeftOut:
@@ -293,14 +293,11 @@ class Distilled(BaseEstimator):
         self._exact = replace(result, student=exact, problem=None, recipe=None, labels=None)
 
     def _rows(self, X: object, reset: bool = False) -> Any:
-        if not self._framed:
-            checks = {"accept_sparse": "csr", "allow_nd": True, "ensure_all_finite": "allow-nan"}
-            with as_argument_error("X"):
-                return validate_data(self, X, reset=reset, **checks)
+        checks = {"accept_sparse": "csr", "allow_nd": True, "ensure_all_finite": "allow-nan"}
         with as_argument_error("X"):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        if dispatch.is_frame(X):
-            return X
+            checked = validate_data(self, X, reset=reset, skip_check_array=self._framed, **checks)
+        if not self._framed or dispatch.is_frame(X):
+            return checked
         import pandas
 
         return pandas.DataFrame(np.asarray(X), columns=self.feature_names_in_).infer_objects()

@@ -84,7 +84,7 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
             **_circumstances(content),
         }
         stats = verb.stats(content)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ArgumentError) as error:
         received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"

@@ -168,14 +168,10 @@ class Answers:
         except (OSError, ValueError) as error:
             message = f"cache: {path} cannot be read ({error}); remove its folder"
             raise CheckpointError(message) from error
-        name = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
-        if name != FORMAT:
-            message = f"cache: {path} has the format {name!r}; expected {FORMAT!r}. "
-            raise CheckpointError(f"{message}Give another folder, or remove this one.")
-        if different := differences(saved, self.about):
+        if different := differences(saved if isinstance(saved, dict) else {}, self.about):
             raise CheckpointError(
-                f"cache: {self.folder} was made for another teacher: {'; '.join(different)}. "
-                "Give another cache_key, or remove the folder."
+                f"cache: {path} is of another teacher or format: {'; '.join(different)}. "
+                "Give another cache_key or folder, or remove this one."
             )
         self._agreed = True
 

@@ -12,9 +12,9 @@ from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_a
 from limbeck.arrays import as_plain_array
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.progress import tracked
-from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
+from limbeck.teachers.keys import Array, as_rows, count, distinct, missing, row_keys, select
 from limbeck.teachers.query import FAILURES, Query, TeacherError
-from limbeck.teachers.row_teacher import RowTeacher
+from limbeck.teachers.row_teacher import RowTeacher, class_columns
 
 
 @checked_arguments
@@ -33,7 +33,7 @@ def out_of_fold(
         expected = "at most as many folds as there are such rows"
         raise ArgumentError("teacher_folds", received, expected)
     if teacher.task == "classification":
-        columns = _columns(y[known], teacher.classes)
+        columns = class_columns(y[known], teacher.classes)
         y, strata = np.asarray(teacher.classes)[columns], columns[first]  # in the teacher's type
     else:
         y, strata = np.array(y[known].tolist()), None
@@ -51,7 +51,7 @@ def out_of_fold(
         answers = Query(progress=False).label(clone, select(X, inside))
         columns = np.arange(teacher.outputs)
         if strata is not None:  # classes that the clone has not seen stay at 0
-            columns = _columns(np.asarray(clone.classes), teacher.classes)
+            columns = class_columns(np.asarray(clone.classes), teacher.classes)
         result[np.ix_(inside, columns)] = answers
     others = np.setdiff1d(np.arange(n), known)
     if len(others):
@@ -70,7 +70,7 @@ def mix_labels(
     missing, values = unlabelled(y, classes), np.zeros_like(targets)
     if y.ndim == 1 and classes is not None and np.size(classes) > 1:
         rows = np.flatnonzero(~missing)
-        values[rows, _columns(y[rows], classes)] = 1.0
+        values[rows, class_columns(y[rows], classes)] = 1.0
         missing = missing[:, None]
     else:
         if y.ndim == 1 and targets.shape[1:] == (1,):
@@ -99,27 +99,10 @@ def as_labels(labels: object, n: int) -> Array:
 
 def unlabelled(labels: Array, classes: ArrayLike | None) -> Array:
     r"""Where labels are missing, in their shape: NaN, None, or −1 if that is no class."""
-    minus = classes is not None and -1 not in np.asarray(classes).tolist()
-    if labels.dtype.kind in "biuf":
-        return np.asarray(np.isnan(labels) | (minus & (labels == -1)))
-
-    def is_missing(value: object) -> bool:
-        if not isinstance(value, int | float | np.number):
-            return value is None or type(value).__name__ in ("NAType", "NaTType")
-        return bool(value != value or (minus and value == -1))
-
-    return np.array([is_missing(value) for value in labels.flat], bool).reshape(labels.shape)
-
-
-def _columns(labels: Array, classes: ArrayLike | None) -> Array:
-    r"""The column (n,) of each label."""
-    known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
-    columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
-    if (columns < 0).any():
-        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
-        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
-        raise ArgumentError("labels", f"{', '.join(unknown)}", f"the teacher's classes: {names}")
-    return columns
+    gone = missing(labels)
+    if classes is not None and -1 not in np.asarray(classes).tolist():
+        gone[~gone] = labels[~gone] == -1
+    return gone
 
 
 def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:

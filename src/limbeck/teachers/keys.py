@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from limbeck.arrays import map_tensors
 from limbeck.errors import ArgumentError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -22,6 +23,7 @@ ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame,
 BLOCK = 2**15  # numbers that are mixed at once, so that they stay in the cache
 SPARSE_BLOCK = 2**22  # numbers of a sparse matrix that are filled in at once
 EXACT = 2**53  # integers up to here are exact in float64
+GAPS = ("NAType", "NaTType")  # types of pandas' missing values
 ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
 
 
@@ -68,9 +70,20 @@ def to_numpy(value: object) -> Any:
 
 def as_given(X: object) -> Any:
     r"""Tensors and lists as arrays; frames, sparse matrices and arrays as they came."""
-    if isinstance(X, dict):
-        return {name: as_given(part) for name, part in X.items()}
-    return as_rows(to_numpy(X))
+    return as_rows(map_tensors(to_numpy, X))
+
+
+def missing(values: Array) -> Array:
+    r"""Which values are None, NaN, NaT or pandas' NA, in their shape."""
+    if values.dtype.kind != "O":
+        return np.asarray(values != values)
+    gone = [
+        value is None
+        or type(value).__name__ in GAPS
+        or (isinstance(value, numbers.Number | np.generic) and bool(value != value))
+        for value in values.flat
+    ]
+    return np.array(gone, bool).reshape(values.shape)
 
 
 def dense(X: object) -> np.ndarray:
@@ -102,7 +115,13 @@ def row_keys(X: object) -> Array:
     parts = _parts(rows)
     n = len(parts[0][2])
     keys = np.zeros((n, 2), np.uint64)
-    functions, at = _functions([[name, list(shape)] for name, shape, _ in parts]), 0
+    # of each column a random function, by multipliers, offsets and weights (3, columns)
+    columns, at = sum(values.shape[1] for _, _, values in parts), 0
+    schema = json.dumps([[name, list(shape)] for name, shape, _ in parts])
+    code = hashlib.blake2b(schema.encode(), digest_size=16).digest()
+    random = np.random.PCG64(int.from_bytes(code, "little")).random_raw(3 * columns)
+    functions = random.reshape(3, columns)
+    functions[0] |= np.uint64(1)  # odd, so that different values stay different
     for name, _, values in parts:
         if len(values) != n:
             raise ArgumentError(f"X[{name!r}]", f"{len(values)} rows", f"{n}, as the other parts")
@@ -155,16 +174,6 @@ def _values(part: Any) -> Array:
     return array.astype(object) if inexact or array.dtype.kind in "US" else array
 
 
-def _functions(schema: list[list[Any]]) -> Array:
-    r"""Multipliers, offsets and weights (3, columns) of the random functions, one a column."""
-    columns = sum(math.prod(shape) for _, shape in schema)
-    code = hashlib.blake2b(json.dumps(schema).encode(), digest_size=16).digest()
-    random = np.random.PCG64(int.from_bytes(code, "little")).random_raw(3 * columns)
-    functions: Array = random.reshape(3, columns)
-    functions[0] |= np.uint64(1)  # odd, so that different values stay different
-    return functions
-
-
 def _add_numbers(keys: Array, values: Array, functions: Array) -> None:
     r"""Add random 64 bits of each number, by the functions (3, columns) of the columns."""
     step = max(1, BLOCK // max(1, values.shape[1]))
@@ -210,7 +219,7 @@ def _word(value: object) -> float | bytes:
     if isinstance(value, bytes):
         return b"bytes " + value
     kind = type(value)
-    if value is None or kind.__name__ in ("NAType", "NaTType"):
+    if value is None or kind.__name__ in GAPS:
         return f"missing {kind.__name__}".encode()
     number = isinstance(value, numbers.Number | np.bool_)
     if number and not isinstance(value, complex | np.complexfloating):

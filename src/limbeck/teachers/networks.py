@@ -38,7 +38,6 @@ class NetworkTeacher(RawTeacher):
         self.looks_up = any(isinstance(p, nn.Embedding | nn.EmbeddingBag) for p in module.modules())
         if spec.task != "regression":  # a module may declare the form of its outputs
             spec = spec._replace(output=output_form("teacher_output", module, spec.output))
-        spec.checked()
         raw = self.raw(first_rows(X, "what the module gives"))
         self.kind = spec.infer(raw, network=True)
         if self.kind.form == "labels":

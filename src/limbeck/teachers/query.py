@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -122,10 +122,6 @@ class Query:
             return 0
         return None if self.max_queries is None else max(0, self.max_queries - self.usage.queries)
 
-    def unlimited(self) -> Query:
-        r"""The same without limits on the number of queries and their time."""
-        return replace(self, max_queries=None, query_seconds=None)
-
     def label(self, teacher: RowTeacher | Derivatives, X: object) -> Array:
         r"""The teacher's targets (n, K) at rows; equal rows are queried once."""
         labelled = self.label_some(teacher, X)
@@ -160,18 +156,16 @@ class Query:
             self.usage.queries += count(probed[0])
         return teacher
 
-    def attempt(self, call: Callable[[], T], pause: Callable[[float], object] | None = None) -> T:
+    def attempt(self, call: Callable[[], T], pause: Callable[[float], object] = time.sleep) -> T:
         r"""The result of a call, which is repeated after errors that may pass."""
-        for number in itertools.count():
+        for number in range(self.retries):
             try:
                 return call()
             except LimbeckError:  # which explain themselves
                 raise
             except self.retry_on:
-                if number == self.retries:
-                    raise
-                (pause or time.sleep)(self.wait * 2**number)
-        raise AssertionError
+                pause(self.wait * 2**number)
+        return call()
 
 
 class _Session:
@@ -238,7 +232,11 @@ class _Session:
         failure: TeacherError | None = None
         try:
             with closing(cast(Generator[int, None, None], bar)):
-                (self._run_in_turn if self.workers == 1 else self._run_in_threads)(bar)
+                if self.workers > 1:
+                    self._run_in_threads(bar)
+                else:
+                    while (batch := self._next(bar)) is not None:
+                        self._collect(batch, *self._query_rows(batch))
         except TeacherError as error:
             failure = error
         except KeyboardInterrupt:
@@ -260,10 +258,6 @@ class _Session:
         share = f"{len(left):,} of {len(self.rows):,} rows"
         message = f"teacher: {reason}, and {share} are not labelled; {self._remark()}"
         return TeacherError(message, self.rows[left], self.saved)
-
-    def _run_in_turn(self, bar: Iterator[int]) -> None:
-        while (numbers := self._next(bar)) is not None:
-            self._collect(numbers, *self._query_rows(numbers))
 
     def _run_in_threads(self, bar: Iterator[int]) -> None:
         r"""Several calls at the same time; on an error, those that have begun are completed."""
@@ -326,7 +320,13 @@ class _Session:
         except LimbeckError:
             raise
         except FAILURES as error:
-            raise self._failure(error, np.sort(rows)) from error
+            rows.sort()
+            where = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
+            if rows[-1] - rows[0] != len(rows) - 1:
+                where = f"{len(rows)} rows from {rows[0]} to {rows[-1]}"
+            attempts = 1 + self.query.retries * isinstance(error, self.query.retry_on)
+            times = f", {attempts} times" if attempts > 1 else ""
+            raise TeacherError.of(error, f"{where} of X{times}", rows) from error
         if (bad := ~np.isfinite(y).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
@@ -349,15 +349,6 @@ class _Session:
             time.sleep(seconds)
         elif self.stopping.wait(seconds):
             raise InterruptedError("other calls have failed or were interrupted")
-
-    def _failure(self, error: BaseException, rows: Array) -> TeacherError:
-        n, first, last = len(rows), rows[0], rows[-1]
-        where = f"rows {first} to {last}" if n > 1 else f"row {first}"
-        if last - first != n - 1:
-            where = f"{n} rows from {first} to {last}"
-        attempts = 1 + self.query.retries * isinstance(error, self.query.retry_on)
-        where += " of X" + (f", {attempts} times" if attempts > 1 else "")
-        return TeacherError.of(error, where, rows)
 
     def _remark(self) -> str:
         r"""How many predictions are stored."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck import outputs as forms
@@ -18,7 +19,7 @@ from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, shown
 from limbeck.teachers.base import Opaque, as_outputs
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
-from limbeck.teachers.keys import as_given, as_rows, count, first_rows
+from limbeck.teachers.keys import Array, as_given, as_rows, count, first_rows
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 TASKS = ("classification", "multilabel", "regression")
@@ -204,8 +205,7 @@ class RowTeacher(Opaque, ABC):
         self.outputs = len(self.classes)
         old, new, unnamed = of_model.tolist(), self.classes.tolist(), numbers.tolist()
         if self._model_classes is not None and set(old) <= set(new):
-            position = {label: k for k, label in enumerate(new)}
-            self._positions = np.array([position[label] for label in old])
+            self._positions = class_columns(of_model, self.classes)
         elif old != unnamed or len(new) != self.columns:  # else numbers are given names
             without = f"which has {self.columns} classes without names"
             known = without if old == unnamed else f"whose classes are {old}"
@@ -238,15 +238,22 @@ def _names(classes: Names) -> np.ndarray:
     return names
 
 
+def class_columns(labels: Array, classes: ArrayLike | None, argument: str = "labels") -> Array:
+    r"""The column (n,) of each label."""
+    known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
+    columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
+    if (columns < 0).any():
+        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
+        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
+        raise ArgumentError(argument, ", ".join(unknown), f"the teacher's classes: {names}")
+    return columns
+
+
 def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) -> np.ndarray:
     r"""Probabilities or values (n, K) in float64; one output of a classifier becomes two."""
     if kind.form == "labels":
-        labels, names = raw.reshape(len(raw)), np.asarray(classes)
-        one_hot = labels[:, None] == names[None, :]
-        if not (known := one_hot.any(1)).all():
-            received = f"the label {labels[~known][0]!r}"
-            raise ArgumentError("teacher", received, f"one of the classes {names.tolist()}")
-        return np.asarray(one_hot, np.float64)
+        one_hot: np.ndarray = np.eye(np.size(np.asarray(classes)))
+        return one_hot[class_columns(raw.reshape(len(raw)), classes, "teacher")]
     try:
         y = forms.values(torch.as_tensor(np.ascontiguousarray(raw, dtype=np.float64)))
     except (TypeError, ValueError):
@@ -260,16 +267,15 @@ def to_targets(raw: np.ndarray, kind: OutputKind, classes: Names | None = None) 
     return np.asarray(y.numpy())
 
 
-def check_outputs(y: np.ndarray, task: str) -> None:
+def check_outputs(y: np.ndarray, task: str, argument: str = "teacher") -> None:
     r"""Refuse outputs (n, K) that are not finite, or not probabilities where these are expected."""
     if not (finite := np.isfinite(y)).all():
         row = int(np.flatnonzero(~finite.all(1))[0])
         received = f"{int((~finite).sum())} NaN or infinite outputs, the first in row {row} of "
-        received += f"{len(y)} in the call"
-        raise ArgumentError("teacher", received, "finite answers")
+        raise ArgumentError(argument, f"{received}{len(y)} in the call", "finite answers")
     if task != "regression":
         p = torch.as_tensor(y)
-        forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, "teacher")
+        forms.check_probabilities(p.reshape(-1, 1) if task == "multilabel" else p, argument)
 
 
 class RawTeacher(RowTeacher):

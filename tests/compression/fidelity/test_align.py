@@ -66,7 +66,7 @@ def test_parts_stay_together():
 @pytest.mark.parametrize(
     ("task", "p", "y", "classes", "argument", "received", "expected"),
     [
-        ("classification", P, [0, 1, 2], None, "y", "^2$", r"labels among \[0, 1\]"),
+        ("classification", P, [0, 1, 2], None, "y", "^2$", "the teacher's classes: 0, 1"),
         ("classification", P, ["0", "1", "0"], None, "y", "'0', '1'", ""),
         ("classification", P, [0, 1], None, "y", r"shape \(2,\)", ""),
         ("classification", P, [0, None, 1], None, "y", "^None$", ""),
@@ -96,7 +96,7 @@ def test_parts_stay_together():
             None,
             None,
             "teacher",
-            "3 rows that are not finite",
+            "6 NaN or infinite outputs, the first in row 0",
             "",
         ),
         ("classification", P[:0], None, None, "X", "no rows", ""),
@@ -118,7 +118,7 @@ def test_parts_stay_together():
             [1, np.inf, 3],
             None,
             "y",
-            "1 rows that are not finite.*row 1",
+            "1 NaN or infinite values, the first in row 1",
             "",
         ),
         ("regression", P[:, 0], ["1", "2", "3"], None, "y", "shape .* of <U1", ""),

@@ -295,6 +295,24 @@ def test_another_file_is_refused(tmp_path):
         Fidelity.load(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rows", "many", "saved.rows: expected a whole number"),
+        ("costs", {"student": {"latency": {"1": "quick"}}}, "saved.costs.student.latency.1"),
+        ("measures", {"student": {"accuracy": [1.0]}}, "saved.measures.student.accuracy"),
+        ("main", "accurracy", "saved.main.*did you mean 'accuracy'"),
+        ("extra", 1, "'extra'"),
+    ],
+)
+def test_a_field_that_is_not_as_saved_is_named(tmp_path, field, value, message):
+    y = np.arange(40) % 2
+    saved = fidelity("classification", np.eye(2)[y], np.eye(2)[y], y).to_dict()
+    (tmp_path / "report.json").write_text(json.dumps(saved | {field: value}))
+    with pytest.raises(CheckpointError, match=message):
+        Fidelity.load(tmp_path / "report.json")
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(["classification", "multilabel", "regression"]),

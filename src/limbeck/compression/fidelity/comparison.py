@@ -3,19 +3,19 @@ r"""Comparison of student and teacher: predictions on the same rows, measures, d
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from limbeck import outputs as forms
-from limbeck.arrays import as_plain_array, as_weights
+from limbeck.arrays import as_part, as_plain_array, as_weights
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.measures import MEASURES, Figure, mean
 from limbeck.errors import ArgumentError
+from limbeck.teachers.keys import missing
+from limbeck.teachers.row_teacher import check_outputs, class_columns
 
 MIN_CLASS_ROWS = 30  # test rows that a class must have: a recall of fewer rows says little
 SMALL = 10  # groups of fewer rows are pooled, since their errors would be too large
@@ -72,11 +72,9 @@ def align(
             continue
         if not len(p):
             raise ArgumentError("X", "no rows", "one row or more")
-        arrays[model] = p = _finite(model, np.asarray(p).reshape(len(p), -1))
-        if task != "regression":
-            checked = p if task == "classification" else p.reshape(-1, 1)
-            forms.check_probabilities(torch.from_numpy(checked), model)
-            arrays[model] = p.clip(0, 1)  # off by rounding
+        p = np.asarray(p).astype(np.float64).reshape(len(p), -1)
+        check_outputs(p, task, model)
+        arrays[model] = p if task == "regression" else p.clip(0, 1)  # off by rounding
         if task == "classification":
             arrays[model] /= arrays[model].sum(1, keepdims=True)
     n, outputs = arrays["teacher"].shape
@@ -92,31 +90,16 @@ def _labels(y: object, task: str, n: int, names: list[Any]) -> np.ndarray:
     if task == "classification":
         if values.size != n or values.ndim > 2:
             raise ArgumentError("y", f"shape {values.shape}", f"one label for each row, ({n},)")
-        codes = {name: code for code, name in enumerate(names)}
-        labels = values.ravel().tolist()
-        if unknown := sorted({repr(label) for label in labels if label not in codes}):
-            expected = f"labels among {names[:12]}{' …' * (len(names) > 12)}, as in classes"
-            raise ArgumentError("y", ", ".join(unknown[:5]), expected)
-        one_hot = np.zeros((n, len(names)))
-        one_hot[np.arange(n), [codes[label] for label in labels]] = 1
-        return one_hot
+        return np.eye(len(names))[class_columns(values.ravel(), names, "y")]
     shape = (n, len(names))
     rows = values.shape[:1] == (n,) and values.size == n * len(names)
     if values.dtype.kind not in "biuf" or not rows:
         raise ArgumentError("y", f"shape {values.shape} of {values.dtype}", f"numbers, {shape}")
-    values = _finite("y", values.reshape(shape))
+    values = as_part(values.reshape(shape), "y").values.double().numpy()
     if task == "multilabel" and not np.isin(values, (0, 1)).all():
         received = f"numbers between {values.min():g} and {values.max():g}"
         raise ArgumentError("y", received, "0 and 1 alone: a column for each label")
     return values
-
-
-def _finite(argument: str, values: np.ndarray) -> np.ndarray:
-    bad = np.flatnonzero(~np.isfinite(values.astype(float)).all(1))
-    if len(bad):
-        received = f"{len(bad)} rows that are not finite, of which row {bad[0]} is the first"
-        raise ArgumentError(argument, received, "finite numbers")
-    return values.astype(float)
 
 
 @dataclass
@@ -127,18 +110,6 @@ class Comparison:
     measures: dict[str, dict[str, Figure]]
     # the student's from another model, or from itself "elsewhere", on other examples
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
-
-    @staticmethod
-    def from_saved(saved: Mapping[str, Any]) -> Comparison:
-        r"""A comparison of its fields after JSON, where None stands for NaN."""
-        parts = (saved["measures"], saved["differences"])
-        read = ({model: figures(known) for model, known in part.items()} for part in parts)
-        return Comparison(saved["rows"], *read)
-
-
-def figures(saved: Mapping[str, Sequence[float | None]]) -> dict[str, Figure]:
-    r"""Values with their standard errors, from lists in which None stands for NaN."""
-    return {n: Figure(*np.array(figure, dtype=float).tolist()) for n, figure in saved.items()}
 
 
 ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure
@@ -265,32 +236,28 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
 def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     r"""The name (n,) of each row's group, and all names in order."""
     kind = values.dtype
-    if kind.kind == "O":  # comparing pandas' NA with itself gives no truth value
-        words = {"None", "nan", "NaT", "<NA>"}
-        missing = np.array([not isinstance(v, str) and str(v) in words for v in values], dtype=bool)
-    else:
-        missing = values != values
-    present = values[~missing]
+    gone = missing(values)
+    present = values[~gone]
     names = np.full(len(values), "missing", dtype=object)
     numeric = kind.kind in "iufmM"
     if kind.kind == "O" and len(present):
         numeric = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
     if not numeric:
-        names[~missing] = [str(value) for value in present.tolist()]
-        order = sorted(set(names[~missing]))
+        names[~gone] = [str(value) for value in present.tolist()]
+        order = sorted(set(names[~gone]))
     else:
         seconds = present.astype(f"{kind.kind}8[s]") if kind.kind in "mM" else present
         amounts = seconds.astype(float)
         edges = np.unique(amounts)
         order = [_group_number(value, kind) for value in edges[:11]]
-        if len(edges) > 10:  # quartiles
-            ranks = np.array([0.25, 0.5, 0.75]) * len(amounts)
-            edges = np.unique(np.sort(amounts)[np.ceil(ranks).astype(int) - 1])
+        if len(edges) > 10:
+            quartiles = np.quantile(amounts, [0.25, 0.5, 0.75], method="inverted_cdf")
+            edges = np.unique(quartiles)
             shown = [_group_number(edge, kind) for edge in edges]
             between = [f"{low} to {high}" for low, high in pairwise(shown)]
             order = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
-        names[~missing] = np.array(order, dtype=object)[np.searchsorted(edges, amounts)]
-    return names, order + ["missing"] * bool(missing.any())
+        names[~gone] = np.array(order, dtype=object)[np.searchsorted(edges, amounts)]
+    return names, order + ["missing"] * bool(gone.any())
 
 
 def _group_number(value: float, dtype: np.dtype[Any]) -> str:

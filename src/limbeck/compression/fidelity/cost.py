@@ -2,12 +2,13 @@ r"""The cost of a model: parameters, bytes, latency."""
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from timeit import Timer
 from typing import Any
 
 import numpy as np
@@ -44,30 +45,23 @@ def latencies(
 def _turns(
     calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        first = {name: _time(call, batch, clock) for name, call in calls.items()}
-        medians: dict[str, list[float]] = {name: [] for name in calls}
-        # a first call of ten seconds is not repeated
-        left = {name: seconds for name in calls if first[name] < 10}
-        for _ in range(TURNS):
-            for name in [name for name, time_left in left.items() if time_left > 0]:
-                turn: list[float] = []
-                while len(turn) < MAX_CALLS and sum(turn) < seconds / TURNS:
-                    turn.append(_time(calls[name], batch, clock))
-                left[name] -= sum(turn)
-                medians[name].append(statistics.median(turn))
-    finally:
-        if collecting:
-            gc.enable()
-    return {name: statistics.median(medians[name] or [first[name]]) for name in calls}
+    timers = {name: Timer(partial(call, batch), timer=clock) for name, call in calls.items()}
 
+    def time_once(name: str) -> float:  # garbage is not collected meanwhile
+        return max(timers[name].timeit(1), 1e-9)  # a coarse clock may not have moved
 
-def _time(call: Call, batch: object, clock: Callable[[], float]) -> float:
-    start = clock()
-    call(batch)
-    return max(clock() - start, 1e-9)  # a coarse clock may not have moved
+    first = {name: time_once(name) for name in timers}
+    medians: dict[str, list[float]] = {name: [] for name in timers}
+    # a first call of ten seconds is not repeated
+    left = {name: seconds for name in timers if first[name] < 10}
+    for _ in range(TURNS):
+        for name in [name for name, time_left in left.items() if time_left > 0]:
+            turn: list[float] = []
+            while len(turn) < MAX_CALLS and sum(turn) < seconds / TURNS:
+                turn.append(time_once(name))
+            left[name] -= sum(turn)
+            medians[name].append(statistics.median(turn))
+    return {name: statistics.median(medians[name] or [first[name]]) for name in timers}
 
 
 @dataclass(frozen=True)
@@ -76,13 +70,8 @@ class Cost:
 
     parameters: int | None = None
     bytes: int | None = None  # of the files that ship
-    latency: Mapping[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
+    latency: dict[int, float] = field(default_factory=dict)  # seconds, by rows in a batch
     files: str = ""  # of that size, such as "student.onnx"
-
-    @staticmethod
-    def from_saved(saved: Mapping[str, Any]) -> Cost:
-        r"""A cost of its fields after JSON, where numbers of rows are text."""
-        return Cost(**{**saved, "latency": {int(n): s for n, s in saved["latency"].items()}})
 
 
 def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
@@ -102,7 +91,8 @@ def parameters(model: object) -> int | None:
     if fingerprints.is_wrapper(model):
         return None
     if (parts := _parts(model)) is not None:
-        return _sum([parameters(part) for part in parts])
+        counts = [parameters(part) for part in parts]
+        return None if None in counts else sum(filter(None, counts))
     if (tree := getattr(model, "tree_", None)) is not None:
         leaves = int(tree.n_leaves)
         return 2 * (int(tree.node_count) - leaves) + leaves * math.prod(tree.value.shape[1:])
@@ -134,10 +124,6 @@ def _numbers(tree: Any) -> int:
     if isinstance(tree, np.ndarray) and tree.dtype != object:
         return tree.size
     return sum(map(_numbers, tree)) if np.iterable(tree) else int(np.isscalar(tree))
-
-
-def _sum(counts: list[int | None]) -> int | None:
-    return None if None in counts else sum(filter(None, counts))
 
 
 def bytes_on_disk(model: object) -> int | None:

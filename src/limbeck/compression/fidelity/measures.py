@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+TINY = np.finfo(np.float64).tiny  # in place of no weight at all
 FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
 BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
 MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
@@ -45,6 +49,18 @@ def weighted(rows: np.ndarray, w: Weight) -> np.ndarray:
     return np.asarray(value + w * (rows - value))
 
 
+def influence(statistic: Callable[[Tensor], Tensor], w: Weight, n: int) -> np.ndarray:
+    r"""The same for a statistic of weights (n,) of mean 1: its value plus the influences.
+
+    An example's influence is its weight times the derivative with respect to the weight.
+    """
+    weight = torch.tensor(np.broadcast_to(w, n), dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        value = statistic(weight / weight.mean())
+    (slope,) = torch.autograd.grad(value, weight)
+    return np.asarray((value + n * weight * slope).detach())
+
+
 def ratio(student: np.ndarray, teacher: np.ndarray | None) -> Figure:
     r"""The student's measure over the teacher's, by the delta method; NaN if that is 0 or less."""
     if teacher is None:  # the student's is already relative to the teacher
@@ -67,7 +83,7 @@ def agreement(truth: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 def log_probability(y: np.ndarray, p: np.ndarray) -> np.ndarray:
     r"""The log probability of the label, not below log `FLOOR`."""
-    return _log((p * y).sum(1))
+    return np.log((p * y).sum(1).clip(FLOOR))
 
 
 def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -77,7 +93,7 @@ def brier(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 def kl(teacher: np.ndarray, student: np.ndarray) -> np.ndarray:
     r"""KL(teacher ‖ student), with the student's probabilities not below `FLOOR`."""
-    terms = teacher * (np.log(np.where(teacher > 0, teacher, 1)) - _log(student))
+    terms = teacher * (np.log(np.where(teacher > 0, teacher, 1)) - np.log(student.clip(FLOOR)))
     return np.maximum(terms.sum(1), 0)  # below 0 by rounding alone
 
 
@@ -107,26 +123,24 @@ def absolute_error(truth: np.ndarray, f: np.ndarray) -> np.ndarray:
 
 
 def rmse(y: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
-    r"""The root mean square error, plus the influence of each example on it."""
-    rows = weighted(square_error(y, f), w)
-    root = math.sqrt(rows.mean())
-    return root + (rows - rows.mean()) / (2 * root) if root else rows
+    r"""The root mean square error."""
+    rows = square_error(y, f)
+    if not rows.any():
+        return rows
+    return influence(lambda v: (v @ torch.from_numpy(rows) / len(rows)).sqrt(), w, len(rows))
 
 
 def r2(truth: np.ndarray, f: np.ndarray, w: Weight = 1.0) -> np.ndarray:
-    r"""R² = 1 − A/B plus influences (A/B · d² − e²)/B, as a mean over the targets that vary.
-
-    A and B are the means of e² and d², e = y − f and d = y − ȳ. NaN where no target varies.
-    """
+    r"""R², as a mean over the targets that vary; NaN where no target does."""
     varies = np.ptp(truth, axis=0) > 0
     if not varies.any():
         return np.full(len(truth), math.nan)
-    f, truth = f[:, varies], truth[:, varies]
-    w = w if isinstance(w, float) else w[:, None]
-    e, d = (truth - f) ** 2, (truth - (w * truth).mean(0)) ** 2
-    b = (w * d).mean(0)
-    part = (w * e).mean(0) / b
-    return np.asarray((1 - part + w * (part * d - e) / b).mean(1))
+    y, p = (torch.from_numpy(part[:, varies]) for part in (truth, f))
+
+    def value(v: Tensor) -> Tensor:
+        return 1 - (v @ (y - p) ** 2 / (v @ (y - v @ y / len(y)) ** 2)).mean()
+
+    return influence(value, w, len(y))
 
 
 QUANTILES = {
@@ -163,61 +177,38 @@ def difference_quantiles(teacher: np.ndarray, f: np.ndarray, w: Weight = 1.0) ->
     return figures
 
 
-def _log(p: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(p, FLOOR))
-
-
-def class_mean(rows: np.ndarray, positive: np.ndarray, w: Weight = 1.0) -> np.ndarray:
-    r"""The mean over a class, as recall is of hits, plus the influence of each example, (n,)."""
-    share = (w * positive).mean()
-    value = (w * positive * rows).mean() / share
-    return np.asarray(value + w * positive * (rows - value) / share)
-
-
 def average_precision(scores: np.ndarray, positive: np.ndarray, w: Weight = 1.0) -> np.ndarray:
-    r"""The mean over a class of the precision at each row's score, with influences, (n,).
+    r"""The mean over a class of the precision among the rows that score as much or more."""
 
-    P is the precision among the share B of rows that score as much or more. The influence of a row
-    is ([positive] (P + G − value) − H)/π: π is the share of the class, G and H the means over all
-    rows of [in the class, scores no more] of 1/B and P/B.
-    """
-    n = len(scores)
-    _, place = np.unique(-scores, return_inverse=True)  # 0 is the highest score
-    above = np.cumsum(np.bincount(place, np.broadcast_to(w, n))) / n
-    hits = np.bincount(place, w * positive)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        precision = np.where(above > 0, np.cumsum(hits) / n / above, 0)
-        weight = np.where(above > 0, hits / n / above, 0)
-    # sums over scores that are no higher run from the lowest one up
-    inverse, part = (np.cumsum((weight * f)[::-1])[::-1] for f in (1, precision))
-    value = (hits * precision).sum() / hits.sum()
-    influence = positive * (precision + inverse - value)[place] - part[place]
-    return np.asarray(value + w * influence / (w * positive).mean())
+    def value(v: Tensor) -> Tensor:
+        ones, others = _tally(-scores, positive, v)  # from the highest score on
+        precision = ones.cumsum(0) / (ones + others).cumsum(0).clamp_min(TINY)
+        return ones @ precision / ones.sum()
+
+    return influence(value, w, len(scores))
 
 
 def auc(y: np.ndarray, p: np.ndarray, w: Weight = 1.0) -> np.ndarray:
-    r"""The mean AUC of each class or label against all others, with influences (n,).
+    r"""The mean AUC of each class or label against all others.
 
     Those without a row, or without any other, are left out; NaN if none is left.
     """
     shares = [(w * column).mean() for column in y.T]
     known = [k for k, share in enumerate(shares) if 0 < share < 1 - 1e-12]
-    if not known:
-        return np.full(len(y), math.nan)
-    return np.asarray(np.mean([_class_auc(p[:, k], y[:, k] > 0.5, w) for k in known], axis=0))
+
+    def value(v: Tensor, k: int) -> Tensor:  # the chance to score above another, ties by half
+        ones, others = _tally(p[:, k], y[:, k] > 0.5, v)
+        return ones @ (others.cumsum(0) - others / 2) / ones.sum() / others.sum()
+
+    each = [influence(partial(value, k=k), w, len(y)) for k in known]
+    return np.asarray(np.mean(each, axis=0)) if each else np.full(len(y), math.nan)
 
 
-def _class_auc(scores: np.ndarray, positive: np.ndarray, w: Weight) -> np.ndarray:
-    r"""The chance that a row of the class scores above another one, ties by half; influences."""
+def _tally(scores: np.ndarray, positive: np.ndarray, v: Tensor) -> Tensor:
+    r"""The weights inside and outside of a class, summed by score, the lowest one first."""
     _, place = np.unique(scores, return_inverse=True)
-    wins = []
-    for side in (~positive, positive):  # the share of each side below a row's score
-        part = np.bincount(place, w * side)
-        wins.append(((np.cumsum(part) - part / 2) / part.sum())[place])
-    share = (w * positive).mean()
-    value = (w * positive * wins[0]).mean() / share
-    influence = np.where(positive, (wins[0] - value) / share, (1 - wins[1] - value) / (1 - share))
-    return np.asarray(value + w * influence)
+    parts = v * torch.from_numpy(np.stack([positive, 1.0 - positive]))
+    return v.new_zeros(2, place.max() + 1).index_add(1, torch.from_numpy(place), parts)
 
 
 class Measure(NamedTuple):

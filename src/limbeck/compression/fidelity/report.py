@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from rich.table import Table
 
-from limbeck.arguments import Dict, PathLike, checked_arguments
+from limbeck.arguments import Dict, PathLike, checked_arguments, choice
 from limbeck.compression.fidelity import comparison, measures, tables
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, Predictions
 from limbeck.compression.fidelity.cost import Cost
-from limbeck.compression.fidelity.measures import Figure, class_mean, mean, ratio, weighted
+from limbeck.compression.fidelity.measures import Figure, mean, ratio, weighted
 from limbeck.errors import ArgumentError
-from limbeck.records import damaged, decode, encode
+from limbeck.records import damaged, decode, encode, read_fields
 from limbeck.storage import files
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
@@ -82,7 +82,7 @@ class Fidelity(Comparison):
     worst: ClassCount | None = None
     unchecked: list[ClassCount] = field(default_factory=list)
     worse: list[tuple[str, str]] = field(default_factory=list)
-    calibration: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    calibration: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     pairs: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -130,20 +130,13 @@ class Fidelity(Comparison):
         if saved.get("format") != FORMAT:
             received = f"format {saved.get('format')!r}"
             raise ArgumentError("saved", received, f"{FORMAT!r}, as Fidelity.to_dict gives it")
-        values = {entry.name: saved[entry.name] for entry in fields(cls)}
-        read = Comparison.from_saved
-        values |= vars(read(saved))
-        for name in ("rarest", "worst"):
-            values[name] = ClassCount(**saved[name]) if saved[name] else None
-        values["unchecked"] = [ClassCount(**count) for count in saved["unchecked"]]
-        shares = values["retention_by"] = comparison.figures(saved["retention_by"])
-        values["retention"], values["retention_error"] = shares[saved["main"]]
-        values["worse"] = [(column, group) for column, group in saved["worse"]]
-        values["costs"] = {model: Cost.from_saved(cost) for model, cost in saved["costs"].items()}
-        groups = saved["by_group"].items()
-        values["by_group"] = {c: {g: read(v) for g, v in parts.items()} for c, parts in groups}
-        values["by_class"] = {name: read(part) for name, part in saved["by_class"].items()}
-        return cls(**values)
+        others = ("format", "sentence", "need", "retention", "retention_error")
+        known = {name: value for name, value in saved.items() if name not in others}
+        hints = {name: kind for name, kind in get_type_hints(cls).items() if name not in others}
+        values = read_fields(known, hints, "saved")
+        choice("saved.main", values["main"], values["retention_by"])
+        share, error = values["retention_by"][values["main"]]
+        return cls(**values, retention=share, retention_error=error)
 
     @checked_arguments
     def shipped(self, sizes: Dict[Mapping[str, int]]) -> Fidelity:
@@ -165,10 +158,8 @@ class Fidelity(Comparison):
         saved = decode(files.read_bytes(path), path)
         try:
             return cls.from_dict(saved)
-        except ArgumentError:
-            raise
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise damaged(path, f"cannot be read ({error!r})") from error
+        except ArgumentError as error:
+            raise damaged(path, f"is not as limbeck writes it ({error})") from error
 
 
 def fidelity(
@@ -196,8 +187,7 @@ def fidelity(
     main, shares = retention(data, rare)
     if not math.isnan(shares[main].value):  # others do not stand in for one without a meaning
         main = min(shares, key=lambda name: (math.isnan(shares[name].value), shares[name].value))
-    costs = {"teacher": teacher_cost, "student": student_cost, "baseline": None}
-    costs["trees"] = trees_cost
+    costs = (teacher_cost, student_cost, None, trees_cost)
     curves = {}
     if data.y is not None and task != "regression":
         results = {m: measures.outcomes(task, p, data.y) for m, p in data.by_model.items()}
@@ -208,7 +198,7 @@ def fidelity(
         main=main, retention=shares[main].value, retention_error=shares[main].std_error,
         retention_by=shares,
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
-        costs={model: cost or Cost() for model, cost in costs.items()},
+        costs={model: cost or Cost() for model, cost in zip(NAMES, costs, strict=True)},
         by_class=comparison.by_class(data), by_group=parts,
         worse=comparison.worse(task, data.y is not None, parts),
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
@@ -297,8 +287,9 @@ def rare_classes(data: Predictions) -> RareClasses:
     rarest = min(rare, key=lambda k: counts[k])
     detected = {m: sides(data.decisions(p).astype(float)) for m, p in data.by_model.items()}
     worst, lost = _worst(data, enough, truth, detected)
-    in_rarest, in_worst = truth[:, rarest] > 0, truth[:, worst] > 0
     rows, w, teacher = {}, data.weight, data.by_model["teacher"]
+    in_rarest, weights = truth[:, rarest] > 0, (w * truth[:, k] for k in (rarest, worst))
+    of_rarest, of_worst = (weight / weight.mean() for weight in weights)
     column = slice(None) if single else [rarest % len(data.classes)]
     divergence = measures.MEASURES["kl"].rows[data.task]
     for model, p in data.by_model.items():
@@ -306,12 +297,12 @@ def rare_classes(data: Predictions) -> RareClasses:
             continue
         rows[model] = {
             "average_precision": measures.average_precision(sides(p)[:, rarest], in_rarest, w),
-            "rare_recall": class_mean(detected[model][:, rarest], in_rarest, w),
-            "worst_recall": class_mean(detected[model][:, worst], in_worst, w),
+            "rare_recall": weighted(detected[model][:, rarest], of_rarest),
+            "worst_recall": weighted(detected[model][:, worst], of_worst),
         }
         if model != "teacher":
             kl = divergence(teacher[:, column], p[:, column])
-            rows[model]["rare_kl"] = class_mean(kl, in_rarest, w)
+            rows[model]["rare_kl"] = weighted(kl, of_rarest)
     return RareClasses(tallies[rarest], tallies[worst], unchecked, rows, lost)
 
 

@@ -35,7 +35,8 @@ def figure_in_words(
     # errors below 1e-12 of the value, or of 100%, are rounding
     known = max(1e-12 * abs(value), 1e-12 * share) < error < math.inf
     leading = abs(error if known else value)
-    places = (1 if known else 3) - (math.floor(math.log10(leading)) if leading else 0)
+    # 1e-9: what is 1 but for rounding has the digits of 1
+    places = (1 if known else 3) - (math.floor(math.log10(leading) + 1e-9) if leading else 0)
     places = min(max(places, 0), 2) if share and not known else max(places, 0)
     if places > 6:  # of small units, or tiny errors
         return f"{value:{sign}.4g}" + f" ± {error:.2g}" * known
