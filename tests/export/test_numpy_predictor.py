@@ -13,7 +13,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.training import Answering
 from limbeck.condensation.predict_function import Means, OutputFamily
-from limbeck.export import export, numpy_predictor
+from limbeck.export import CHECKS, export
 from limbeck.export.numpy_predictor import READER, column_records
 from limbeck.models.tree import Trees
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
@@ -262,7 +262,7 @@ def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
         np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
     with refused("path", "which is a file"):
         export(net(), tmp_path / "predict.py", "numpy", card=False)
-    monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
+    monkeypatch.setitem(CHECKS, "numpy", ("NumPy predictor", "NumPy", -1.0))
     with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):
         export(net(), tmp_path / "new", card=False)
     assert not (tmp_path / "new").exists()

@@ -55,10 +55,7 @@ def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None
     model.check_inputs()
     header = _Header(model, prefix(path.stem))
     text = header.text()
-    worst = _compared(header, text)
-    if worst is not None:
-        files.check_agreement("C header", worst)
-    return {path: text.encode()}, worst
+    return {path: text.encode()}, _compared(header, text)
 
 
 def prefix(stem: str) -> str:
@@ -254,13 +251,10 @@ class _Header:
 
     def _net(self) -> tuple[str, int]:
         r"""The lines of a net; the name and number of its outputs."""
-        layers, x, encoder = self.parts.layers, "f", self.parts.encoder
-        for number, (weight, bias, kind) in enumerate(layers, start=1):
+        x = "f"
+        for number, (weight, bias, kind, tables) in enumerate(self.parts.layers, start=1):
             n, h = weight.shape[1], f"h{number}"
             width = -(-n // VECTOR) * VECTOR
-            tables = self.parts.category_tables(weight) if encoder and number == 1 else []
-            if encoder and self.parts.features and number == 1:
-                weight = weight[: len(self.parts.features.which) + len(encoder.masks)]
             padding = ((0, 0), (0, width - n))
             b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
             self.vector(self.real, h, width, f"{b}[j]")
@@ -311,18 +305,12 @@ class _Header:
     def _answers(self, h: str, n: int) -> None:
         r"""The lines from a student's outputs to y."""
         parts = self.parts
-        scaled = parts.out_scale.tolist() != [1] or parts.out_shift.tolist() != [0]
-        net = not isinstance(parts.network, Trees)
-        if scaled and not (net and parts.layers[-1].kind == "linear"):
+        if parts.scales_outputs:
             scale = self.array("out_scale", parts.out_scale)
             shift = self.array("out_shift", parts.out_shift)
             self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
-        if parts.task == "multilabel" and parts.form != "probabilities":
-            self.apply("logistic", h, n)
-        both = parts.task == "classification" and n == 1
-        if parts.task == "classification":
-            kinds = {"logits": "logistic" if both else "softmax", "log_probabilities": "exp"}
-            self.apply(kinds.get(parts.form, "linear"), h, n)
+        self.apply(parts.answer(n), h, n)
+        both = n < self.outputs
         self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if both else []
         self.each(0 if both else n, f"y[j] = {h}[j];")
 

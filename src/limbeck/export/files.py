@@ -15,6 +15,12 @@ from limbeck.arrays import part_of
 from limbeck.errors import ArgumentError, LimbeckError
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
+CHECKS = {  # by format: what is written, what it is run with, and its tolerance
+    "onnx": ("ONNX file", "onnxruntime", TOLERANCE),
+    "pt2": ("program", "torch.export.load", TOLERANCE),
+    "c": ("C header", "a C compiler", TOLERANCE),
+    "numpy": ("NumPy predictor", "NumPy in double precision", 1e-6),
+}
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
 MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
@@ -40,13 +46,6 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
     r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
     both = (x, part_of(x, 0, 1))
     return max(0.0, *(relative_difference(run(rows).cpu(), module(rows).cpu()) for rows in both))
-
-
-def check_agreement(what: str, worst: float, tolerance: float | None = None) -> None:
-    r"""Refuse a file whose outputs differ from torch's by more than a limit (`TOLERANCE`)."""
-    if not worst < (TOLERANCE if tolerance is None else tolerance):
-        reason = f"disagrees with torch by {worst:.2g}, and was not written"
-        raise LimbeckError(f"export: the {what} {reason}")
 
 
 @contextmanager

@@ -205,70 +205,38 @@ def about(document: Document, single: bool = True) -> str:
     return " · ".join(parts)
 
 
-def render(page: Page) -> str:
+def html(page: Page) -> str:
     r"""The page as HTML."""
+    verb = page.documents[0].content["verb"] if page.findings is None else "report"
+    options = {"sort_value": sort_value, "about": about, "words": partial(re.split, r"(\s+)")}
+    version = limbeck.__version__
+    return _rendered("page.html", page, shown, version=version, eyebrow=verb, **options)
+
+
+def markdown(page: Page) -> str:
+    r"""The page as Markdown."""
+    text = _rendered("page.md", page, escape, table=_markdown_table, code=markdown_block)
+    return text.rstrip() + "\n"
+
+
+def _markdown_table(block: TableBlock) -> str:
+    ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
+    return markdown_table(block.columns, block.rows, ruler)
+
+
+def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:
+    r"""A template with the content of a page, in which `as_text` writes what is not markup."""
     try:
         import jinja2
     except ImportError:
         raise LimbeckError(
             "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
         ) from None
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
-    strict = jinja2.StrictUndefined
+    is_html = name.endswith(".html")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=strict,
-        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=is_html,
+        undefined=jinja2.StrictUndefined, trim_blocks=not is_html,
+        finalize=lambda value: value if hasattr(value, "__html__") else as_text(value),
     )  # fmt: skip
-    functions = {"sort_value": sort_value, "about": about}
-    environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
     environment.filters["minus"] = minus
-    verb = page.documents[0].content["verb"] if page.findings is None else "report"
-    template = environment.get_template("page.html")
-    return template.render(**vars(page), version=limbeck.__version__, eyebrow=verb)
-
-
-def markdown(page: Page) -> str:
-    r"""The page as Markdown."""
-    lines = [f"# {escape(page.title)}", ""]
-    if page.findings is None:
-        lines += _document_lines(page.documents[0], 2)
-    else:
-        lines += [f"{k}. {escape(finding)}" for k, finding in enumerate(page.findings, 1)]
-        if page.commands:
-            lines += ["", "To try next:", "", *_block_lines(Code("\n".join(page.commands)), 2)]
-        for document in page.documents:
-            lines += ["", f"## {escape(document.title)} ({document.content['verb']})", ""]
-            lines += _document_lines(document, 3)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _document_lines(document: Document, level: int) -> list[str]:
-    lines = [escape(document.content["summary"]), ""]
-    lines += [f"- **{escape(stat.value)}** {escape(stat.label)}" for stat in document.stats]
-    for title, blocks in document.sections.items():
-        if blocks:
-            lines += ["", f"{'#' * level} {escape(title)}", ""]
-        for block in blocks:
-            text = _block_lines(block, level)
-            repeated = isinstance(block, TableBlock) and block.title == title
-            lines += [*(text[2:] if repeated else text), ""]
-    return lines
-
-
-def _block_lines(block: Block, level: int) -> list[str]:
-    if isinstance(block, str):
-        return [escape(block)]
-    if isinstance(block, Code):
-        return [markdown_block(block.text)]
-    if isinstance(block, list):
-        return [
-            f"- {'✓' if e['held'] else '✗'} **{escape(e['name'])}**: {escape(e['words'])}"
-            for e in block
-        ]
-    if isinstance(block, Gallery):
-        alts = [f"- *Picture:* {escape(picture.alt)}" for picture in block.pictures]
-        return [f"{'#' * (level + 1)} {escape(block.title)}", "", *alts]
-    ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
-    note = ["", escape(block.note)] if block.note else []
-    table = markdown_table(block.columns, block.rows, ruler)
-    return [f"**{escape(block.title)}**", "", table, *note]
+    return environment.get_template(name).render(**vars(page), **values)

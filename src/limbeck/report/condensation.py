@@ -113,60 +113,50 @@ def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) ->
 
 @torch.no_grad()
 def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
-    r"""Predictions of teacher and student: curves of one variable, surfaces of two."""
-    like = next(result.student.parameters())
-    assert result.calling is not None
-    if result.head is None:
-        return _densities(result, _thin(draws, LINE).to(like.device, like.dtype))
-    rows = None if x is None or isinstance(x, dict) else summary.as_array(x).astype(float)
-    if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
-        return {}
-    low, high = rows.min(0), rows.max(0)
-    margin = 0.05 * np.where(high > low, high - low, 1.0)
-    axes, grid = _grid(low - margin, high + margin, like)
-    stored = _thin(draws, len(grid)).to(like.device, like.dtype)
-    teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
-    # a column for each of the first four outputs
-    means = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in (teacher, student)]
-    return _curves_or_surfaces(axes, *means)
+    r"""Curves over one variable, or surfaces over two, by teacher and student.
 
-
-def _densities(result: Condensed, draws: Draws) -> summary.Arrays:
-    r"""Densities of one or two variables, within four standard deviations of the student's mean."""
+    Predictions cover the inputs x; densities, four deviations on either side of the student's mean.
+    """
     student: Any = result.student
-    mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
-    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
-        return {}
-    middle, width = (tensor.flatten().cpu().double().numpy() for tensor in (mean, variance.sqrt()))
-    axes, grid = _grid(middle - 4.0 * width, middle + 4.0 * width, mean)
-    assert result.calling is not None
-    teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
-    events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
-    densities = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
-    return _curves_or_surfaces(axes, *densities)
-
-
-def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndarray], Tensor]:
-    r"""Coordinates along one or two axes, and the points (n, 1 or 2) of their grid."""
+    calling, like = result.calling, next(student.parameters())
+    assert calling is not None
+    if is_density := result.head is None:
+        mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
+        if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
+            return {}
+        low, high = (_as_double(mean + sign * 4.0 * variance.sqrt()).ravel() for sign in (-1, 1))
+    else:
+        rows = None if x is None or isinstance(x, dict) else summary.as_array(x).astype(float)
+        if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
+            return {}
+        low, high = rows.min(0), rows.max(0)
+        margin = 0.05 * np.where(high > low, high - low, 1.0)
+        low, high = low - margin, high + margin
     axes = list(np.linspace(low, high, SIDE if len(low) == 2 else LINE, axis=1))
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    return axes, torch.as_tensor(points).to(like.device, like.dtype)
-
-
-def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> summary.Arrays:
-    kind, names = "curve" if len(axes) == 1 else "surface", ("x", "y")[: len(axes)]
-    arrays = {f"{kind}_{name}": axis for name, axis in zip(names, axes, strict=True)}
-    shape = (-1, *map(len, axes))
-    for name, values in (("teacher", teacher), ("student", student)):
-        arrays[f"{kind}_{name}"] = values.cpu().double().numpy().T.reshape(shape)
+    grid = torch.as_tensor(points).to(like.device, like.dtype)
+    # as many draws as need at most 2 · 10⁷ evaluations
+    index = summary.some(draws.count, max(100, 2 * 10**7 // len(grid)))
+    if len(index) < draws.count:
+        draws = Draws.one_chain(draws.take(index))
+    draws = draws.to(like.device, like.dtype)
+    if is_density:
+        teacher = average(calling.stacked(draws.structure.unflatten(draws.flat)))
+        events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
+        both = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
+    else:  # a column for each of the first four outputs
+        predicted = predictive(calling, draws, grid), result.predict(grid)
+        both = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in predicted]
+    kind, shape = "curve" if len(axes) == 1 else "surface", (-1, *map(len, axes))
+    arrays = {f"{kind}_{name}": axis for name, axis in zip("xy", axes, strict=False)}
+    for name, values in zip(pictures.MODELS, both, strict=True):
+        arrays[f"{kind}_{name}"] = _as_double(values).T.reshape(shape)
     return arrays
 
 
-def _thin(draws: Draws, points: int) -> Draws:
-    r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
-    most = max(100, 2 * 10**7 // points)
-    subset = summary.some(draws.count, most)
-    return draws if draws.count <= most else Draws.one_chain(draws.take(subset))
+def _as_double(tensor: Tensor) -> np.ndarray:
+    r"""A tensor on any device as float64."""
+    return summary.as_array(tensor.double())
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:

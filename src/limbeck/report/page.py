@@ -59,7 +59,7 @@ def _write(folder: Path, page: Page) -> Path:
     }  # fmt: skip
     record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
-    texts["report.html"] = blocks.render(page)
+    texts["report.html"] = blocks.html(page)
     content = {name: text.encode() for name, text in texts.items()}
     return folders.add(folder, "report", content) / "report.html"
 
