@@ -14,7 +14,7 @@ import limbeck as lb
 from limbeck.compression.training import Answering
 from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.export import CHECKS, export
-from limbeck.export.numpy_predictor import READER, column_records
+from limbeck.export.numpy_predictor import READER
 from limbeck.models.tree import Trees
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 from tests.refusals import refused
@@ -221,7 +221,7 @@ def test_moments_are_read_with_their_fractions_of_seconds():
     moments = pd.Timestamp("2024-02-29") + pd.to_timedelta(seconds, unit="s")
     df = pd.DataFrame({"moment": moments, "some": pd.Series(moments).mask([False, True] * 2)})
     table = lb.Table(df)
-    script: dict = {"np": np, "COLUMNS": column_records(table)}
+    script: dict = {"np": np, "COLUMNS": [c.spec() for c in table.varying]}
     exec(READER, script)
     for part in (df, df[1:2]):
         values, gone, codes = script["read"](part)

@@ -220,20 +220,11 @@ def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
 
     from limbeck import numpy_files
 
-    if not is_numpy_file(path):
-        raise ValueError("it is not a NumPy file")
     with open(path, "rb") as file:
-        single = file.read(1) == b"\x93"
-    if single:
-        return np.array(numpy_files.read_npy(path))
+        if file.read(1) == b"\x93":
+            return np.array(numpy_files.read_npy(path))
     members = numpy_files.members(path).items()
     return {name: np.array(numpy_files.read_member(path, member)) for name, member in members}
-
-
-def is_numpy_file(path: Path) -> bool:
-    r"""Whether a file begins as npy and npz files do."""
-    with open(path, "rb") as file:
-        return file.read(6).startswith((b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06"))
 
 
 def as_numbers(

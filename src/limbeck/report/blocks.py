@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 import limbeck
-from limbeck.environment import load_matplotlib
-from limbeck.errors import LimbeckError
+from limbeck.environment import import_extra, load_matplotlib
 from limbeck.report.canvas import inline
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
@@ -138,12 +137,12 @@ class Drawing:
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
     r"""A rich table as a block."""
-    cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    rows = [list(row) for row in zip(*cells, strict=True)]
     heads = [str(column.header) for column in table.columns]
+    cells = zip(*(column.cells for column in table.columns), strict=True)
+    rows = [list(map(str, row)) for row in cells]
     words = tuple(k for k, column in enumerate(table.columns) if column.justify == "left")
-    note = str(table.caption or "")
-    return TableBlock(str(table.title or ""), heads, rows, sortable, note, words or (0,))
+    title, note = str(table.title or ""), str(table.caption or "")
+    return TableBlock(title, heads, rows, sortable, note, words or (0,))
 
 
 def value(setting: object) -> str:
@@ -226,12 +225,7 @@ def _markdown_table(block: TableBlock) -> str:
 
 def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:
     r"""A template with the content of a page, in which `as_text` writes what is not markup."""
-    try:
-        import jinja2
-    except ImportError:
-        raise LimbeckError(
-            "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
-        ) from None
+    jinja2 = import_extra("jinja2", "report", "reports need")
     is_html = name.endswith(".html")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=is_html,
@@ -239,4 +233,4 @@ def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values:
         finalize=lambda value: value if hasattr(value, "__html__") else as_text(value),
     )  # fmt: skip
     environment.filters["minus"] = minus
-    return environment.get_template(name).render(**vars(page), **values)
+    return str(environment.get_template(name).render(**vars(page), **values))

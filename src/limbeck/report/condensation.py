@@ -21,6 +21,7 @@ from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.teachers.keys import dense
 
 SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
 STREAM_DRAWS = 4000  # that the student is compared with
@@ -59,15 +60,15 @@ def condensed(
     _add_checks(result, content, notes)
     arrays = {} if draws is None else _predictions(result, draws, x)
     if isinstance(bag := result.student, SampleBag):
-        arrays["pseudo_draws"] = summary.as_array(bag._flat)
-        arrays["pseudo_weights"] = summary.as_array(bag.weights)
+        arrays["pseudo_draws"] = dense(bag._flat)
+        arrays["pseudo_weights"] = dense(bag.weights)
         if draws is not None:
             subset = draws.take(summary.some(draws.count, 2000))
-            arrays["draws"] = summary.as_array(draws.structure.flatten(subset))
+            arrays["draws"] = dense(draws.structure.flatten(subset))
     if points is not None:
-        arrays["points"] = summary.as_array(points).astype(float)
+        arrays["points"] = dense(points).astype(float)
         if labels is not None:
-            arrays["labels"] = summary.as_array(labels)
+            arrays["labels"] = dense(labels)
     return content | {"notes": notes}, arrays
 
 
@@ -124,9 +125,9 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
         mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
         if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
             return {}
-        low, high = (_as_double(mean + sign * 4.0 * variance.sqrt()).ravel() for sign in (-1, 1))
+        low, high = (dense(mean.double() + sign * variance.sqrt()).ravel() for sign in (-4, 4))
     else:
-        rows = None if x is None or isinstance(x, dict) else summary.as_array(x).astype(float)
+        rows = None if x is None or isinstance(x, dict) else dense(x).astype(float)
         if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
             return {}
         low, high = rows.min(0), rows.max(0)
@@ -150,13 +151,8 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
     kind, shape = "curve" if len(axes) == 1 else "surface", (-1, *map(len, axes))
     arrays = {f"{kind}_{name}": axis for name, axis in zip("xy", axes, strict=False)}
     for name, values in zip(pictures.MODELS, both, strict=True):
-        arrays[f"{kind}_{name}"] = _as_double(values).T.reshape(shape)
+        arrays[f"{kind}_{name}"] = dense(values.double()).T.reshape(shape)
     return arrays
-
-
-def _as_double(tensor: Tensor) -> np.ndarray:
-    r"""A tensor on any device as float64."""
-    return summary.as_array(tensor.double())
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:

@@ -14,10 +14,12 @@ from torch import Tensor
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
+from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
+from limbeck.teachers.keys import dense
 from limbeck.training.result import Result
 
 Estimates = LogPartition | Mapping[str, LogPartition]
@@ -38,7 +40,7 @@ def estimated(
     log_z, verdicts = estimates(named)
     content = {
         "title": f"log Z of {name}", "summary": " ".join(z.sentence() for z in named.values()),
-        "seconds": sum(z.seconds for z in named.values()), "device": summary.device_of(target),
+        "seconds": sum(z.seconds for z in named.values()), "device": str(place_of(target)[0]),
         "models": models, "log_z": log_z, "verdicts": verdicts,
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
     }  # fmt: skip
@@ -100,7 +102,7 @@ def normalized(
     content |= {} if exact is None else {"exact": float(exact)}
     arrays = _samples(student, target, sweeps)
     chains = arrays.get("samples_teacher")
-    events = chains if data is None else summary.as_array(data).astype(float)
+    events = chains if data is None else dense(data).astype(float)
     if events is not None:
         events = events[summary.some(len(events), EVENTS)]
         log_p, log_q = _log_densities(student, target, events)
@@ -134,9 +136,9 @@ def _samples(student: Any, target: Target | None, sweeps: int) -> summary.Arrays
     generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
     count = EVENTS if target is not None else SHEET
     samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": summary.as_array(samples[:count])}
+    arrays = {"samples_student": dense(samples[:count])}
     if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = summary.as_array(advance(samples[count:], sweeps, generator))
+        arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
     return arrays
 
 
@@ -144,8 +146,8 @@ def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, 
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
     x = torch.as_tensor(events).to(next(student.parameters()))
     x = x if target is None else x.reshape(len(x), *target.support.shape)
-    log_p = None if target is None else summary.as_array(target.log_unnormalized(x).double())
-    return log_p, summary.as_array(student.log_prob(x).double())
+    log_p = None if target is None else dense(target.log_unnormalized(x).double())
+    return log_p, dense(student.log_prob(x).double())
 
 
 def _features(of: object, name: str) -> summary.Arrays:
@@ -154,9 +156,9 @@ def _features(of: object, name: str) -> summary.Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights, order = summary.as_array(tensor), getattr(of, "order", None)
+    weights, order = dense(tensor), getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
-        weights = weights[np.argsort(summary.as_array(order))]
+        weights = weights[np.argsort(dense(order))]
     if len(weights) != math.prod(support.shape):
         return {}
     columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]
