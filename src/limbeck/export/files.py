@@ -63,9 +63,15 @@ def quietly() -> Iterator[None]:
             log.setLevel(level)
 
 
-def export_error(name: str, what: str, error: Exception) -> LimbeckError:
-    r"""The error for a student that torch cannot export, in one line."""
-    cause = error.__cause__ or error
-    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
-    advice = f"; {FREE}" if "(batch)" in reason else ""
-    return LimbeckError(f"export: torch cannot write {name} as {what} ({reason}){advice}")
+@contextmanager
+def exporting(name: str, what: str) -> Iterator[None]:
+    r"""Quietly; an error of the exporter is one line about the student of this name."""
+    try:
+        with quietly():
+            yield
+    except Exception as error:  # of the exporter's many kinds
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        advice = f"; {FREE}" if "(batch)" in reason else ""
+        message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
+        raise LimbeckError(message) from error

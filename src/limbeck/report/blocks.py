@@ -2,6 +2,7 @@ r"""The blocks of a report, and how they are written as HTML, Markdown and JSON.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 import limbeck
-from limbeck.environment import import_extra, load_matplotlib
+from limbeck.environment import import_extra
 from limbeck.report.canvas import inline
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
@@ -114,13 +115,11 @@ class Page:
 
 
 class Drawing:
-    r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
+    r"""Draws the pictures of a report, each with unique ids; none without matplotlib."""
 
-    def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
-        self.saved, self.pictures = saved, pictures
+    def __init__(self, saved: Saved, prefix: str) -> None:
+        self.saved, self.pictures = saved, importlib.util.find_spec("matplotlib") is not None
         self.ids = (f"{prefix}{number}" for number in count(1))
-        if pictures:
-            load_matplotlib()
 
     def gallery(
         self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""

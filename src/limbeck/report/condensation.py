@@ -194,15 +194,8 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
     if content.get("density"):
         return []
     check = NewInputs.from_record(content.get("new_inputs"))
-    rows = []
-    for name, gap in (("training inputs", check.training), (check.kind, check.held_out)):
-        if gap is not None:
-            error = f"{gap.std_error:.1g}" if math.isfinite(gap.std_error) else "–"
-            rows.append([name, f"{gap.inputs:,}", f"{gap.mean:.2g}", error, f"{gap.max:.2g}"])
-    heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
-    table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
-    words = f"At new inputs the student is {check.state}: {check.reason}."
-    return [table, words] if rows else [words]
+    title, heads = "Inputs that the student has not seen", ["measure", "value"]
+    return [TableBlock(title, heads, list(map(list, check.lines())), words=(0, 1))]
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from limbeck.arguments import FilePath, Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, shown
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import columns_together
@@ -68,10 +68,8 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
     original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
-    try:
-        drawing = Drawing(saved, prefix)
-    except LimbeckError:
-        drawing = Drawing(saved, prefix, pictures=False)
+    drawing = Drawing(saved, prefix)
+    if not drawing.pictures:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     verb = REPORTS[content["verb"]]
     try:
