@@ -97,6 +97,7 @@ class _Header:
             expected = "an MLP or Trees, alone or in Preprocessed; .onnx and .pt2 take others"
             raise LimbeckError(f"export: {model.name} has no C form; expected {expected}")
         self.model, self.parts, self.prefix = model, parts, prefix
+        self.outputs = parts.outputs + parts.both  # the length of y
         self.arrays: list[str] = []
         self.lines: list[str] = []
         *given, (_, self.real) = c_arguments(model).items()
@@ -140,9 +141,8 @@ class _Header:
         if self.parts.task is not None:
             self.lines.append("int bad = 0;")
         self._inputs()
-        outputs = self.outputs
         if self.parts.task is not None:
-            self.lines += ["if (bad) {", "    " + EACH.format(n=outputs) + "y[j] = NAN;"]
+            self.lines += ["if (bad) {", "    " + EACH.format(n=self.outputs) + "y[j] = NAN;"]
             self.lines += ["    return;", "}"]
         h, n = self._trees() if trees else self._net()
         self._answers(h, n)
@@ -152,14 +152,14 @@ class _Header:
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
-            f"enum {{ {p}_outputs = {outputs} }};", *self.arrays,
+            f"enum {{ {p}_outputs = {self.outputs} }};", *self.arrays,
             f"{function}\n{{\n{body}\n}}",
         ]  # fmt: skip
         if model.task == "classification":
             blocks.append(
                 "/* The place of the most probable class in y; -1 if y is NaN. */\n"
                 f"static inline int {p}_class(const {real} *y)\n{{\n    int best = 0;\n"
-                f"    {EACH.format(n=outputs)}best = y[j] > y[best] ? j : best;\n"
+                f"    {EACH.format(n=self.outputs)}best = y[j] > y[best] ? j : best;\n"
                 "    return y[0] == y[0] ? best : -1;\n}"
             )
         return "\n\n".join([*blocks, "#endif"]) + "\n"
@@ -177,13 +177,6 @@ class _Header:
         if model.table is None:
             return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
         return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
-
-    @property
-    def outputs(self) -> int:
-        r"""The length of y."""
-        network, classes = self.parts.network, self.parts.task == "classification"
-        count = network.value.shape[1] if isinstance(network, Trees) else network.sizes[-1]
-        return 2 if classes and count == 1 else count
 
     def _inputs(self) -> None:
         r"""The lines from inputs to numbers v in the precision of the student, and features f."""
@@ -309,10 +302,9 @@ class _Header:
             scale = self.array("out_scale", parts.out_scale)
             shift = self.array("out_shift", parts.out_shift)
             self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
-        self.apply(parts.answer(n), h, n)
-        both = n < self.outputs
-        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if both else []
-        self.each(0 if both else n, f"y[j] = {h}[j];")
+        self.apply(parts.answer, h, n)
+        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if parts.both else []
+        self.each(0 if parts.both else n, f"y[j] = {h}[j];")
 
 
 def _compared(header: _Header, text: str) -> float | None:

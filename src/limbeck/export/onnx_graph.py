@@ -186,14 +186,12 @@ class StudentGraph(Nodes):
 
 def last_operator(parts: Parts) -> str | None:
     r"""The operator from outputs to answers, "" if they are equal; None if there is no graph."""
-    network, layers = parts.network, [] if isinstance(parts.network, Trees) else parts.layers
-    outputs = network.value.shape[1] if isinstance(network, Trees) else layers[-1].bias.size
-    known = KINDS.keys() >= {parts.answer(outputs), *(layer.kind for layer in layers)}
-    single = next(network.parameters()).dtype == torch.float32
-    both = parts.task == "classification" and outputs == 1
-    if parts.task is None or parts.scales_outputs or not known or not single or both:
+    layers = [] if isinstance(parts.network, Trees) else parts.layers
+    known = KINDS.keys() >= {parts.answer, *(layer.kind for layer in layers)}
+    single = next(parts.network.parameters()).dtype == torch.float32
+    if parts.task is None or parts.scales_outputs or parts.both or not known or not single:
         return None
-    return KINDS[parts.answer(outputs)]
+    return KINDS[parts.answer]
 
 
 def onnx_model(nodes: list[Any], inputs: list[Any], outputs: list[Any], core: Any = None) -> Any:

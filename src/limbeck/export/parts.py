@@ -87,11 +87,23 @@ class Parts:
         scaled = bool((self.out_scale != 1).any() or self.out_shift.any())
         return scaled and (net is None or net.output != "linear")
 
-    def answer(self, outputs: int) -> str:
-        r"""The kind of layer that makes answers of a number of outputs."""
+    @property
+    def outputs(self) -> int:
+        r"""The number of outputs, before a second one is added for two classes."""
+        trees = isinstance(self.network, Trees)
+        return self.network.value.shape[1] if trees else self.layers[-1].bias.size
+
+    @property
+    def both(self) -> bool:
+        r"""Whether the only output is that of the second of two classes."""
+        return self.task == "classification" and self.outputs == 1
+
+    @property
+    def answer(self) -> str:
+        r"""The kind of layer that makes answers of outputs."""
         if self.task == "multilabel" and self.form != "probabilities":
             return "logistic"
-        kinds = {"logits": "softmax" if outputs > 1 else "logistic", "log_probabilities": "exp"}
+        kinds = {"logits": "logistic" if self.both else "softmax", "log_probabilities": "exp"}
         return kinds.get(self.form, "linear") if self.task == "classification" else "linear"
 
     def _tables(self, weight: Array) -> list[Array]:

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limbeck.arguments import FilePath, Items, PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import columns_together
@@ -42,14 +42,12 @@ def write_tour(
 ) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
     for argument, items in {"folders": folders, "findings": findings}.items():
-        if isinstance(items, str | Path) or not items:
-            raise ArgumentError(argument, shown(items), "one or more, in a list")
+        if not items:
+            raise ArgumentError(argument, "[]", "one or more, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    paths = [FilePath()("folders", folder) for folder in folders]
-    reports = [document(read(path), f"p{number}-") for number, path in enumerate(paths, 1)]
-    page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
-    return _write(Path(out), page)
+    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    return _write(Path(out), Page(reports, title, list(findings), list(commands)))
 
 
 def _write(folder: Path, page: Page) -> Path:
