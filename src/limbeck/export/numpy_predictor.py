@@ -145,10 +145,10 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     script = Script(model.name, 0 if table is not None else math.prod(shape), single)
     argument, rows, reader = "x", "rows", ""
     if table is not None:
-        argument, reader = "frame", 'COLUMNS = json.loads(str(W["columns"]))' + READER
+        argument, reader = "frame", 'COLUMNS = json.loads(W["columns"].tobytes())' + READER
         rows = "columns by name: a data frame, or a dict of lists"
-        columns = [column.spec() for column in table.varying]
-        script.array("columns", np.array(json.dumps(columns)))
+        columns = json.dumps([column.spec() for column in table.varying])
+        script.array("columns", np.frombuffer(columns.encode(), np.uint8))
         script.numbers = [column.key for column in table.numbers]
         script.codes = [c.key for c in table.varying if c.key not in script.numbers]
         script.add("h = read(frame)")

@@ -90,8 +90,8 @@ class Parts:
     @property
     def outputs(self) -> int:
         r"""The number of outputs, before a second one is added for two classes."""
-        trees = isinstance(self.network, Trees)
-        return self.network.value.shape[1] if trees else self.layers[-1].bias.size
+        network = self.network
+        return network.value.shape[1] if isinstance(network, Trees) else self.layers[-1].bias.size
 
     @property
     def both(self) -> bool:
