@@ -102,6 +102,8 @@ class _Header:
         self.lines: list[str] = []
         *given, (_, self.real) = c_arguments(model).items()
         self.given, self.f = dict(given), "f" if self.real == "float" else ""
+        inputs = (f"const {kind} *{name}" for name, kind in given)
+        self.signature = ", ".join([*inputs, f"{self.real} *y"])
 
     def array(self, name: str, values: Any, kind: str | None = None) -> str:
         r"""Add an array; its name."""
@@ -146,8 +148,7 @@ class _Header:
             self.lines += ["    return;", "}"]
         h, n = self._trees() if trees else self._net()
         self._answers(h, n)
-        given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
-        function = f"static inline void {p}_predict({given}, {real} *y)"
+        function = f"static inline void {p}_predict({self.signature})"
         about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
@@ -313,9 +314,7 @@ def _compared(header: _Header, text: str) -> float | None:
     if compiler is None:
         return None
     model, p = header.model, header.prefix
-    names = ", ".join(header.given)
-    given = ", ".join(f"const {kind} *{name}" for name, kind in header.given.items())
-    call = f"void run({given}, {header.real} *y) {{ {p}_predict({names}, y); }}\n"
+    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
     kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
     x, table = model.rows(), model.table
     batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)

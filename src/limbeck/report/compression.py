@@ -97,7 +97,7 @@ def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, 
     if not index or not (hasattr(rows, "shape") or isinstance(rows, list | tuple)):
         return {}  # they agree everywhere, or it is a data set of the user's own
     columns = 24  # of a table with more, the first
-    part = keys.select(keys.as_given(rows), np.array(index))
+    part = keys.as_given(keys.select(keys.as_rows(rows), np.array(index)))
     if hasattr(part, "iloc"):
         names, array = list(map(str, part.columns)), part.to_numpy(dtype=object)
     else:

@@ -183,10 +183,8 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 
 def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
-    if not (saved := content.get("agreement")):
-        return None
-    pairs = {name: saved[name] for name in ("bytes", "seconds", "log_prob")}
-    return Agreement(**saved | {k: None if v is None else tuple(v) for k, v in pairs.items()})
+    saved = content.get("agreement")
+    return Agreement(**saved) if saved else None
 
 
 def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:

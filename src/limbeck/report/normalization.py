@@ -31,13 +31,12 @@ def estimated(
     result: Estimates, *, target: object = None, proposal: object = None, exact: float | None = None
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content of estimates of log Z, with the target and the proposal that they were made with."""
-    named = by_name(result)
+    named, log_z, verdicts = estimates(result)
     first = next(iter(named.values()))
     name = "the target" if target is None else type(target).__name__
     models = [summary.model(name, "teacher", target)]
     if proposal is not None:
         models.append(summary.model(type(proposal).__name__, "student", proposal))
-    log_z, verdicts = estimates(named)
     content = {
         "title": f"log Z of {name}", "summary": " ".join(z.sentence() for z in named.values()),
         "seconds": sum(z.seconds for z in named.values()), "device": str(place_of(target)[0]),
@@ -47,8 +46,14 @@ def estimated(
     return content | ({} if exact is None else {"exact": float(exact)}), {}
 
 
-def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
-    r"""The records of estimates, and the verdicts on them."""
+def estimates(result: Estimates) -> tuple[dict[str, LogPartition], list[Any], list[Any]]:
+    r"""Estimates by name, a single one by its method; their records, and the verdicts on them."""
+    given = result if isinstance(result, Mapping) else {getattr(result, "method", ""): result}
+    named = {str(name): z for name, z in given.items()}
+    kinds = [type(z).__name__ for z in named.values() if not isinstance(z, LogPartition)]
+    if kinds or not named:
+        received = f"a {kinds[0]}" if kinds else "no estimate"
+        raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
     records, verdicts = [], []
     for name, z in named.items():
         record = z.to_dict()
@@ -58,19 +63,7 @@ def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
         if not z.verdict:
             words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
         verdicts.append(summary.verdict(f"log Z, {name}", z.verdict.trustworthy, words))
-    return records, verdicts
-
-
-def by_name(result: Estimates) -> dict[str, LogPartition]:
-    r"""Estimates by name; a single one is called by its method."""
-    named: dict[str, Any] = {getattr(result, "method", ""): result}
-    if isinstance(result, Mapping):
-        named = {str(name): z for name, z in result.items()}
-    kinds = [type(z).__name__ for z in named.values() if not isinstance(z, LogPartition)]
-    if kinds or not named:
-        received = f"a {kinds[0]}" if kinds else "no estimate"
-        raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
-    return named
+    return named, records, verdicts
 
 
 @torch.no_grad()
@@ -94,8 +87,7 @@ def normalized(
         content["verdicts"].append(summary.verdict("chains", False, f"Doubtful: {doubt}."))
     log_z_used = exact
     if log_z is not None:
-        named = by_name(log_z)
-        content["log_z"], verdicts = estimates(named)
+        named, content["log_z"], verdicts = estimates(log_z)
         content["verdicts"] += verdicts
         if exact is None:
             log_z_used = next((z.value for z in named.values() if z.verdict), None)
