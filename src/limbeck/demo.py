@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,13 +133,11 @@ def run(
 ) -> None:
     r"""Run one part of the demo, or all of them; write results and a page; print what came out."""
     demo = Demo(Console(stderr=as_json), members, steps, seed, progress)
-    parts: dict[str, Callable[[], tuple[object, dict[str, Any]]]] = {
-        "compress": demo.compress, "condense": demo.condense, "normalize": demo.normalize
-    }  # fmt: skip
-    choice("part", part, ("all", *parts))
+    verbs = ("compress", "condense", "normalize")
+    choice("part", part, ("all", *verbs))
     contents = {}
-    for verb in parts if part == "all" else [part]:
-        result, options = parts[verb]()
+    for verb in verbs if part == "all" else [part]:
+        result, options = getattr(demo, verb)()
         command = f"limbeck demo {verb}"
         content, arrays = records.to_record(result, verb=verb, command=command, **options)
         storage.write(folder / verb, content, arrays)

@@ -13,8 +13,8 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.training import Answering
 from limbeck.condensation.predict_function import Means, OutputFamily
-from limbeck.export import export, numpy_predictor
-from limbeck.export.numpy_predictor import READER, column_records
+from limbeck.export import CHECKS, export
+from limbeck.export.numpy_predictor import READER
 from limbeck.models.tree import Trees
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
 from tests.refusals import refused
@@ -221,7 +221,7 @@ def test_moments_are_read_with_their_fractions_of_seconds():
     moments = pd.Timestamp("2024-02-29") + pd.to_timedelta(seconds, unit="s")
     df = pd.DataFrame({"moment": moments, "some": pd.Series(moments).mask([False, True] * 2)})
     table = lb.Table(df)
-    script: dict = {"np": np, "COLUMNS": column_records(table)}
+    script: dict = {"np": np, "COLUMNS": [c.spec() for c in table.varying]}
     exec(READER, script)
     for part in (df, df[1:2]):
         values, gone, codes = script["read"](part)
@@ -262,7 +262,7 @@ def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
         np.testing.assert_array_equal(weights["0.weight"], net(2).layers[0].weight.detach())
     with refused("path", "which is a file"):
         export(net(), tmp_path / "predict.py", "numpy", card=False)
-    monkeypatch.setattr(numpy_predictor, "NUMPY_TOLERANCE", -1.0)
+    monkeypatch.setitem(CHECKS, "numpy", ("NumPy predictor", "NumPy", -1.0))
     with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):
         export(net(), tmp_path / "new", card=False)
     assert not (tmp_path / "new").exists()

@@ -113,7 +113,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(tmp_path, monkeypatch):
 def test_a_file_that_disagrees_leaves_the_old_one_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "student.onnx"
     path.write_text("an old one")
-    monkeypatch.setattr(files, "TOLERANCE", -1.0)
+    monkeypatch.setitem(files.CHECKS, "onnx", ("ONNX file", "onnxruntime", -1.0))
     with pytest.raises(lb.LimbeckError, match=r"disagrees with torch by .*, and was not written"):
         export.export(net(), path)
     assert [file.name for file in tmp_path.iterdir()] == ["student.onnx"]

@@ -60,7 +60,7 @@ def test_refusals(tmp_path, monkeypatch):
         export(nn.Linear(4, 3), path, input_shape="four", card=False)
     with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
         export(Branching(), path, input_shape=4, card=False)
-    monkeypatch.setattr(files, "TOLERANCE", -1.0)
+    monkeypatch.setitem(files.CHECKS, "pt2", ("program", "torch.export.load", -1.0))
     with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
         export(net(), path, card=False)
     assert not list(tmp_path.iterdir())

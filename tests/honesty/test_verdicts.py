@@ -75,7 +75,7 @@ def test_no_sweeps_and_no_second_start_is_unchecked_in_every_view_of_the_result(
     (entry,) = (each for each in saved.content["verdicts"] if each["name"].startswith("log Z"))
     assert not entry["held"]
     assert entry["words"].startswith("Unchecked: ")
-    page = str(sections(Drawing(saved, "z", pictures=False)))
+    page = str(sections(Drawing(saved, "z")))
     assert "unchecked" in page
     assert "doubtful" not in page
 

@@ -134,11 +134,11 @@ def test_of_many_groups_the_worst_are_drawn():
 
 
 def test_learning_curves_are_the_history():
-    axes = draw.learning_curves(HISTORY)
+    axes = draw.learning(HISTORY)
     assert [line.get_label() for line in axes.lines] == ["loss", "kl"]
     assert list(axes.lines[1].get_ydata()) == HISTORY["kl"]
     assert axes.get_yscale() == "log"
-    alone = draw.learning_curves({"step": [1, 2], "loss": [-1.0, -2.0]}, names=["loss"])
+    alone = draw.learning({"step": [1, 2], "loss": [-1.0, -2.0]}, name="loss")
     assert alone.get_yscale() == "linear"
     assert alone.get_legend() is None
     assert alone.get_ylabel() == "loss"
@@ -146,11 +146,11 @@ def test_learning_curves_are_the_history():
 
 @pytest.mark.parametrize("values", [[0.4, 0.1], [4.0, -0.1], [4.0, 0.0]], ids=str)
 def test_values_that_fall_little_or_below_zero_have_a_plain_scale(values):
-    assert draw.learning_curves({"step": [1, 2], "loss": values}).get_yscale() == "linear"
+    assert draw.learning({"step": [1, 2], "loss": values}).get_yscale() == "linear"
 
 
 def test_values_that_fall_far_have_a_logarithmic_scale_with_few_ticks():
-    axes = draw.learning_curves({"step": [1, 2, 3], "loss": [0.4, 0.036, 0.035]})
+    axes = draw.learning({"step": [1, 2, 3], "loss": [0.4, 0.036, 0.035]})
     assert axes.get_yscale() == "log"
     low, high = axes.get_ylim()
     shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
@@ -175,7 +175,7 @@ def test_pictures_are_written_with_their_descriptions(report, values, labels, tm
         "calibration": draw.calibration(report),
         "disagreement": draw.disagreement(report),
         "subgroups": draw.subgroups(report),
-        "learning": draw.learning_curves(HISTORY),
+        "learning": draw.learning(HISTORY),
         "values": draw.disagreement(values),
         "value groups": draw.subgroups(values),
         "labels": draw.calibration(labels),
@@ -197,10 +197,10 @@ def test_pictures_are_written_with_their_descriptions(report, values, labels, tm
             "without subgroups",
             "",
         ),
-        (lambda r, v: draw.learning_curves({}), "history", "^no steps$", ""),
+        (lambda r, v: draw.learning({"step": []}), "saved", "without a history", ""),
         (
-            lambda r, v: draw.learning_curves(HISTORY, names=["los"]),
-            "names",
+            lambda r, v: draw.learning(HISTORY, name="los"),
+            "name",
             "'los'",
             "did you mean 'loss'",
         ),

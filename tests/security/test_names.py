@@ -40,9 +40,10 @@ def result(tmp_path_factory):
     pytest.importorskip("matplotlib")
     small, report, frame = compressed()
     content, arrays = records.to_record(
-        small, verb="compress", X=frame, report=report, command=COMMAND, notes=NOTES,
-        settings={NAMES[0]: NAMES[7]},
+        small, verb="compress", X=frame, report=report, command=COMMAND,
     )  # fmt: skip
+    content["notes"] += NOTES
+    content["settings"] |= {NAMES[0]: NAMES[7]}
     folder = storage.write(tmp_path_factory.mktemp("report"), content, arrays)
     page.write(folder)
     return folder

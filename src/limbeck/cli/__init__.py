@@ -23,9 +23,7 @@ __all__ = ["app", "main", "print_warnings"]
 app = typer.Typer(
     help="limbeck turns a cumbersome model into a convenient one that does the same job.",
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
 )
 
 

@@ -158,9 +158,11 @@ def _make_result(
         folder.finish(written)
     except KeyboardInterrupt as error:
         if folder.saved_steps:
+            from limbeck.cli.folder import resume_command
+
             say(
                 f"stopped after step {folder.saved_steps:,}, which is saved; run the same command "
-                f"again to continue, or: {folder.resume_command}"
+                f"again to continue, or: {resume_command(folder.work)}"
             )
         else:
             folder.abandon()

@@ -33,13 +33,12 @@ Layout = Annotated[str, Option(help="What the arrays' first axes are: auto, chai
 
 def predict_function(text: str) -> Callable[..., Any]:
     r"""The user's own function of a draw, or one of limbeck's by name."""
-    families = ("linear", "logistic", "poisson", "probit", "softmax")
-    if text in families:
-        from limbeck.condensation import models
-
-        return getattr(models, text)()
     if not files.is_reference(text):
-        raise ArgumentError.unknown("--predict", text, (*families, "module:name"))
+        from limbeck.condensation.models import FAMILIES, Regression
+
+        if text not in FAMILIES:
+            raise ArgumentError.unknown("--predict", text, (*FAMILIES, "module:name"))
+        return Regression(text)
     function = files.load_object(text, "--predict")
     if not callable(function):
         received = f"{text!r}, a {type(function).__name__}"

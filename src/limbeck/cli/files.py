@@ -193,26 +193,22 @@ def unreadable(argument: str, path: Path, error: Exception, expected: str) -> Ar
 
 
 def _read_table(path: Path, suffix: str) -> pd.DataFrame:
-    try:
-        import pandas as pd
+    from limbeck.environment import import_extra
+    from limbeck.numpy_files import check_expansion
 
-        from limbeck.numpy_files import check_expansion
-
-        separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
-        if separator is not None:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                columns = file.readline(MAX_HEADER).count(separator) + 1
-            if columns > MAX_COLUMNS:
-                raise ValueError(f"its first line has {columns:,} columns, of {MAX_COLUMNS:,}")
-            return pd.read_csv(path, sep=separator)
-        about = importlib.import_module("pyarrow.parquet").read_metadata(path)
-        sizes = [about.row_group(k).total_byte_size for k in range(about.num_row_groups)]
-        claimed = max(sum(sizes), 8 * about.num_rows * about.num_columns)
-        check_expansion(claimed, path, free=2**32)  # equal values take no space in such files
-        return pd.read_parquet(path)
-    except ImportError as error:  # of pandas, or of pyarrow, which reads Parquet
-        needed = "pandas" if error.name == "pandas" else "pyarrow"
-        raise LimbeckError(f"{path.name} needs {needed}: pip install 'limbeck[tables]'") from error
+    pd = import_extra("pandas", "tables", f"{path.name} needs")
+    separator = {".csv": ",", ".tsv": "\t"}.get(suffix)
+    if separator is not None:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            columns = file.readline(MAX_HEADER).count(separator) + 1
+        if columns > MAX_COLUMNS:
+            raise ValueError(f"its first line has {columns:,} columns, of {MAX_COLUMNS:,}")
+        return pd.read_csv(path, sep=separator)
+    about = import_extra("pyarrow.parquet", "tables", f"{path.name} needs").read_metadata(path)
+    sizes = [about.row_group(k).total_byte_size for k in range(about.num_row_groups)]
+    claimed = max(sum(sizes), 8 * about.num_rows * about.num_columns)
+    check_expansion(claimed, path, free=2**32)  # equal values take no space in such files
+    return pd.read_parquet(path)
 
 
 def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
@@ -220,20 +216,11 @@ def _read_numpy(path: Path) -> np.ndarray | dict[str, np.ndarray]:
 
     from limbeck import numpy_files
 
-    if not is_numpy_file(path):
-        raise ValueError("it is not a NumPy file")
     with open(path, "rb") as file:
-        single = file.read(1) == b"\x93"
-    if single:
-        return np.array(numpy_files.read_npy(path))
+        if file.read(1) == b"\x93":
+            return np.array(numpy_files.read_npy(path))
     members = numpy_files.members(path).items()
     return {name: np.array(numpy_files.read_member(path, member)) for name, member in members}
-
-
-def is_numpy_file(path: Path) -> bool:
-    r"""Whether a file begins as npy and npz files do."""
-    with open(path, "rb") as file:
-        return file.read(6).startswith((b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06"))
 
 
 def as_numbers(

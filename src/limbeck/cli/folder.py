@@ -89,11 +89,6 @@ class Folder:
             raise _not_writable(self.work, error) from error
 
     @property
-    def resume_command(self) -> str:
-        r"""The command that resumes the run."""
-        return resume_command(self.work)
-
-    @property
     def saved_steps(self) -> int:
         r"""The number of steps that checkpoints hold."""
         saved = (checkpoints.steps(p.parent) for p in self.checkpoint.rglob(folders.MANIFEST))

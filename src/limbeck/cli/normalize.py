@@ -28,9 +28,6 @@ def _load_target(text: str) -> Any:
     if suffix not in suffixes:
         raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
     files.require_path(path, "target", expected)
-    if suffix == ".npz" and path.is_file() and not files.is_numpy_file(path):
-        received = f"{path}, which is not an npz file"
-        raise ArgumentError("target", received, "an RBM's file, with W, a and b")
     with rename_argument("path", "target"):
         return lb.RBM.load(text)
 

@@ -11,7 +11,7 @@ from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
-from limbeck.export.files import TOLERANCE, not_foreign, quietly
+from limbeck.export.files import CHECKS, TOLERANCE, not_foreign, quietly
 from limbeck.export.numpy_predictor import numpy_files
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.table_onnx import COLUMNS
@@ -76,6 +76,10 @@ def export(
             raise ArgumentError("columns", shown(columns), "'named', but for a table as ONNX")
         model = replace(model, columns=columns)
     content, worst = FORMATS[kind][1](model, path)
+    what, _, tolerance = CHECKS[kind]
+    if worst is not None and not worst < tolerance:
+        reason = f"disagrees with torch by {worst:.2g}, and was not written"
+        raise LimbeckError(f"export: the {what} {reason}")
     written = tuple(content)
     if card:
         if hasattr(report, "shipped"):

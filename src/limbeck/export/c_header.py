@@ -55,10 +55,7 @@ def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None
     model.check_inputs()
     header = _Header(model, prefix(path.stem))
     text = header.text()
-    worst = _compared(header, text)
-    if worst is not None:
-        files.check_agreement("C header", worst)
-    return {path: text.encode()}, worst
+    return {path: text.encode()}, _compared(header, text)
 
 
 def prefix(stem: str) -> str:
@@ -100,10 +97,13 @@ class _Header:
             expected = "an MLP or Trees, alone or in Preprocessed; .onnx and .pt2 take others"
             raise LimbeckError(f"export: {model.name} has no C form; expected {expected}")
         self.model, self.parts, self.prefix = model, parts, prefix
+        self.outputs = parts.outputs + parts.both  # the length of y
         self.arrays: list[str] = []
         self.lines: list[str] = []
         *given, (_, self.real) = c_arguments(model).items()
         self.given, self.f = dict(given), "f" if self.real == "float" else ""
+        inputs = (f"const {kind} *{name}" for name, kind in given)
+        self.signature = ", ".join([*inputs, f"{self.real} *y"])
 
     def array(self, name: str, values: Any, kind: str | None = None) -> str:
         r"""Add an array; its name."""
@@ -143,26 +143,24 @@ class _Header:
         if self.parts.task is not None:
             self.lines.append("int bad = 0;")
         self._inputs()
-        outputs = self.outputs
         if self.parts.task is not None:
-            self.lines += ["if (bad) {", "    " + EACH.format(n=outputs) + "y[j] = NAN;"]
+            self.lines += ["if (bad) {", "    " + EACH.format(n=self.outputs) + "y[j] = NAN;"]
             self.lines += ["    return;", "}"]
         h, n = self._trees() if trees else self._net()
         self._answers(h, n)
-        given = ", ".join(f"const {kind} *{name}" for name, kind in self.given.items())
-        function = f"static inline void {p}_predict({given}, {real} *y)"
+        function = f"static inline void {p}_predict({self.signature})"
         about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
-            f"enum {{ {p}_outputs = {outputs} }};", *self.arrays,
+            f"enum {{ {p}_outputs = {self.outputs} }};", *self.arrays,
             f"{function}\n{{\n{body}\n}}",
         ]  # fmt: skip
         if model.task == "classification":
             blocks.append(
                 "/* The place of the most probable class in y; -1 if y is NaN. */\n"
                 f"static inline int {p}_class(const {real} *y)\n{{\n    int best = 0;\n"
-                f"    {EACH.format(n=outputs)}best = y[j] > y[best] ? j : best;\n"
+                f"    {EACH.format(n=self.outputs)}best = y[j] > y[best] ? j : best;\n"
                 "    return y[0] == y[0] ? best : -1;\n}"
             )
         return "\n\n".join([*blocks, "#endif"]) + "\n"
@@ -180,13 +178,6 @@ class _Header:
         if model.table is None:
             return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
         return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
-
-    @property
-    def outputs(self) -> int:
-        r"""The length of y."""
-        network, classes = self.parts.network, self.parts.task == "classification"
-        count = network.value.shape[1] if isinstance(network, Trees) else network.sizes[-1]
-        return 2 if classes and count == 1 else count
 
     def _inputs(self) -> None:
         r"""The lines from inputs to numbers v in the precision of the student, and features f."""
@@ -254,13 +245,10 @@ class _Header:
 
     def _net(self) -> tuple[str, int]:
         r"""The lines of a net; the name and number of its outputs."""
-        layers, x, encoder = self.parts.layers, "f", self.parts.encoder
-        for number, (weight, bias, kind) in enumerate(layers, start=1):
+        x = "f"
+        for number, (weight, bias, kind, tables) in enumerate(self.parts.layers, start=1):
             n, h = weight.shape[1], f"h{number}"
             width = -(-n // VECTOR) * VECTOR
-            tables = self.parts.category_tables(weight) if encoder and number == 1 else []
-            if encoder and self.parts.features and number == 1:
-                weight = weight[: len(self.parts.features.which) + len(encoder.masks)]
             padding = ((0, 0), (0, width - n))
             b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
             self.vector(self.real, h, width, f"{b}[j]")
@@ -311,20 +299,13 @@ class _Header:
     def _answers(self, h: str, n: int) -> None:
         r"""The lines from a student's outputs to y."""
         parts = self.parts
-        scaled = parts.out_scale.tolist() != [1] or parts.out_shift.tolist() != [0]
-        net = not isinstance(parts.network, Trees)
-        if scaled and not (net and parts.layers[-1].kind == "linear"):
+        if parts.scales_outputs:
             scale = self.array("out_scale", parts.out_scale)
             shift = self.array("out_shift", parts.out_shift)
             self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
-        if parts.task == "multilabel" and parts.form != "probabilities":
-            self.apply("logistic", h, n)
-        both = parts.task == "classification" and n == 1
-        if parts.task == "classification":
-            kinds = {"logits": "logistic" if both else "softmax", "log_probabilities": "exp"}
-            self.apply(kinds.get(parts.form, "linear"), h, n)
-        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if both else []
-        self.each(0 if both else n, f"y[j] = {h}[j];")
+        self.apply(parts.answer, h, n)
+        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if parts.both else []
+        self.each(0 if parts.both else n, f"y[j] = {h}[j];")
 
 
 def _compared(header: _Header, text: str) -> float | None:
@@ -333,9 +314,7 @@ def _compared(header: _Header, text: str) -> float | None:
     if compiler is None:
         return None
     model, p = header.model, header.prefix
-    names = ", ".join(header.given)
-    given = ", ".join(f"const {kind} *{name}" for name, kind in header.given.items())
-    call = f"void run({given}, {header.real} *y) {{ {p}_predict({names}, y); }}\n"
+    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
     kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
     x, table = model.rows(), model.table
     batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)

@@ -13,8 +13,8 @@ from limbeck.arguments import Choice, FromZero, PathLike, Text, UserObject, chec
 from limbeck.environment import environment
 from limbeck.errors import shown
 from limbeck.export.c_header import c_arguments, prefix
-from limbeck.export.files import MARK, TOLERANCE
-from limbeck.export.numpy_predictor import NUMPY_TOLERANCE, places
+from limbeck.export.files import CHECKS, MARK
+from limbeck.export.numpy_predictor import places
 from limbeck.export.parts import encoded_columns
 from limbeck.export.portable import Portable, portable
 from limbeck.export.table_onnx import port
@@ -30,11 +30,6 @@ ANSWERS = {
     "outputs": "the module's own outputs",
     "means": "means of the outcome, in its units",
 }
-
-CHECKS = {  # by format: what a file is run with, and the largest difference from torch
-    "onnx": ("onnxruntime", TOLERANCE), "pt2": ("torch.export.load", TOLERANCE),
-    "c": ("a C compiler", TOLERANCE), "numpy": ("NumPy in double precision", NUMPY_TOLERANCE),
-}  # fmt: skip
 
 # by verb: the intended use, and reasons for doubt
 OF_TEACHER = "Instead of its teacher, at inputs like those of its training.", (
@@ -87,7 +82,7 @@ def card(
         text = str(report) if hasattr(report, "sentence") else shown(report)
         fidelity = markdown_block(text.strip(), "text")
     origin = markdown_table(("setting", "value"), settings.items()) if settings else "Not known."
-    program, limit = CHECKS[format]
+    _, program, limit = CHECKS[format]
     checks = "Not run: no C compiler was found."
     if worst is not None:
         figure = f"at most {worst:.1g}, relative to the largest output and one; limit: {limit:g}"

@@ -15,6 +15,12 @@ from limbeck.arrays import part_of
 from limbeck.errors import ArgumentError, LimbeckError
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
+CHECKS = {  # by format: what is written, what it is run with, and its tolerance
+    "onnx": ("ONNX file", "onnxruntime", TOLERANCE),
+    "pt2": ("program", "torch.export.load", TOLERANCE),
+    "c": ("C header", "a C compiler", TOLERANCE),
+    "numpy": ("NumPy predictor", "NumPy in double precision", 1e-6),
+}
 FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
 MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
@@ -42,13 +48,6 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
     return max(0.0, *(relative_difference(run(rows).cpu(), module(rows).cpu()) for rows in both))
 
 
-def check_agreement(what: str, worst: float, tolerance: float | None = None) -> None:
-    r"""Refuse a file whose outputs differ from torch's by more than a limit (`TOLERANCE`)."""
-    if not worst < (TOLERANCE if tolerance is None else tolerance):
-        reason = f"disagrees with torch by {worst:.2g}, and was not written"
-        raise LimbeckError(f"export: the {what} {reason}")
-
-
 @contextmanager
 def quietly() -> Iterator[None]:
     r"""Without the warnings and the log of torch's exporter."""
@@ -64,9 +63,15 @@ def quietly() -> Iterator[None]:
             log.setLevel(level)
 
 
-def export_error(name: str, what: str, error: Exception) -> LimbeckError:
-    r"""The error for a student that torch cannot export, in one line."""
-    cause = error.__cause__ or error
-    reason = (str(cause).strip() or repr(cause)).splitlines()[0]
-    advice = f"; {FREE}" if "(batch)" in reason else ""
-    return LimbeckError(f"export: torch cannot write {name} as {what} ({reason}){advice}")
+@contextmanager
+def exporting(name: str, what: str) -> Iterator[None]:
+    r"""Quietly; an error of the exporter is one line about the student of this name."""
+    try:
+        with quietly():
+            yield
+    except Exception as error:  # of the exporter's many kinds
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        advice = f"; {FREE}" if "(batch)" in reason else ""
+        message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
+        raise LimbeckError(message) from error

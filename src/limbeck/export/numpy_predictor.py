@@ -26,10 +26,6 @@ from limbeck.export.parts import number_features
 from limbeck.export.portable import Portable
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
-from limbeck.tables.columns import Category
-from limbeck.tables.table import Table
-
-NUMPY_TOLERANCE = 1e-6  # as `files.TOLERANCE`, against torch in double precision
 
 HEAD = """""{about}""
 
@@ -56,9 +52,11 @@ def read(frame):
     if hasattr(frame, "iloc") and len(frame) == 1:  # pandas reads a row faster than its columns
         row = dict(zip(frame.columns.tolist(), frame.iloc[0].tolist()))
     for column, known in zip(COLUMNS, CODES):
-        name, separate = column["name"], column["separate"] or column["name"] not in row
-        given = frame[name] if separate else [row[name]]
-        if column.get("date"):
+        name, date = column["name"], column["kind"] == "date"
+        # a row of pandas may have whole numbers as floats, and dates in their time zone
+        whole = known and type(column["categories"][0]) is int
+        given = frame[name] if date or whole or name not in row else [row[name]]
+        if date:
             dates = np.asarray(given, "datetime64[us]")  # in UTC
             numbers.append(np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6))
             continue
@@ -72,7 +70,7 @@ def read(frame):
         if not known:
             numbers.append([np.nan if missing else v for v, missing in zip(values, gone)])
             continue
-        if any(gone) and not column["gaps"]:
+        if any(gone) and not column["missing"]:
             raise ValueError(f"{name}: expected no missing values, as in the data")
         size = len(known)
         codes.append([size + 1 if m else known.get(v, size) for v, m in zip(values, gone)])
@@ -85,21 +83,6 @@ def read(frame):
         raise ValueError(f"{name}: expected finite numbers, as the data had")
     return np.where(gone, FILL, value - ORIGIN).astype(np.float32), gone, codes
 '''
-
-
-def column_records(table: Table) -> list[dict[str, Any]]:
-    r"""The columns that vary, as `read` takes them."""
-    records = []
-    for column in table.varying:
-        # a row of pandas may have whole numbers as floats, and dates in their time zone
-        if isinstance(column, Category):
-            kind = {"categories": list(column.categories), "gaps": bool(column.missing)}
-            kind["separate"] = type(column.categories[0]) is int
-        else:
-            kind = {"date": column.kind == "date", "mask": column.mask}
-            kind |= {"fill": column.fill, "origin": column.origin, "separate": kind["date"]}
-        records.append({"name": column.name, **kind})
-    return records
 
 
 @write.register
@@ -142,7 +125,6 @@ def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
         trial.with_name(weights.name).write_bytes(content.getvalue())
         trial.write_text(text, encoding="utf-8")
         worst = _compared(model, trial)
-    files.check_agreement("NumPy predictor", worst, NUMPY_TOLERANCE)
     return {weights: content.getvalue(), script: text.encode()}, worst
 
 
@@ -163,9 +145,10 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     script = Script(model.name, 0 if table is not None else math.prod(shape), single)
     argument, rows, reader = "x", "rows", ""
     if table is not None:
-        argument, reader = "frame", 'COLUMNS = json.loads(str(W["columns"]))' + READER
+        argument, reader = "frame", 'COLUMNS = json.loads(W["columns"].tobytes())' + READER
         rows = "columns by name: a data frame, or a dict of lists"
-        script.array("columns", np.array(json.dumps(column_records(table))))
+        columns = json.dumps([column.spec() for column in table.varying])
+        script.array("columns", np.frombuffer(columns.encode(), np.uint8))
         script.numbers = [column.key for column in table.numbers]
         script.codes = [c.key for c in table.varying if c.key not in script.numbers]
         script.add("h = read(frame)")

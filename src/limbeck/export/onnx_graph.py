@@ -75,8 +75,9 @@ class StudentGraph(Nodes):
             y, check = self._net(x, gone, codes)
         else:
             y = self._trees(trees, x, gone, codes)
-            no_layer = np.zeros((trees.inputs, 0)), np.zeros(0)
-            check = self._categories(codes, *no_layer)[1] if self.coded else ""
+            tables = [] if self.encoder is None else self.encoder.categories
+            nothing = [np.zeros((category.size + 2, 0)) for category in tables]
+            check = self._categories(codes, nothing, np.zeros(0))[1] if self.coded else ""
         if trees is not None and trees.kind == "labels":
             y, end = self("Clip", y, self.single(SURE), self.single(1 - SURE)), ""
         if self.keys:
@@ -105,13 +106,12 @@ class StudentGraph(Nodes):
             x = self("Min", x, self.single(features.high))
         return x
 
-    def _categories(self, codes: str, weight: Array, bias: Array) -> tuple[str, str]:
+    def _categories(self, codes: str, tables: list[Array], bias: Array) -> tuple[str, str]:
         r"""A bias (n, outputs) with what categories add to it, and (n, 1): 0, or NaN to refuse."""
         assert self.encoder is not None
-        known = zip(self.encoder.categories, self.parts.category_tables(weight), strict=True)
-        tables = {category.key: (category, table) for category, table in known}
-        rows, sizes = [], []
-        for category, table in (tables[key] for key in self.coded):
+        pairs = {pair[0].key: pair for pair in zip(self.encoder.categories, tables, strict=True)}
+        rows, sizes, outputs = [], [], bias.size
+        for category, table in (pairs[key] for key in self.coded):
             check = np.zeros((category.size + 2, 1))
             check[-1] = 0 if category.missing else np.nan
             unknown = [category.size]  # is what other codes are
@@ -125,29 +125,25 @@ class StudentGraph(Nodes):
         code = self("Add", code, self.constant(starts))
         picked = self("Gather", self.single(np.concatenate(rows)), code, axis=0)
         total = self("ReduceSum", picked, self.constant([1]), keepdims=0)
-        if not weight.shape[1]:
+        if not outputs:
             return "", total
-        added = self("Split", total, self.constant([weight.shape[1], 1]), axis=1)
+        added = self("Split", total, self.constant([outputs, 1]), axis=1)
         return added, f"{added}/rest"
 
     def _net(self, x: str, gone: str, codes: str) -> tuple[str, str]:
         r"""The nodes of a net."""
-        layers, features, check = self.parts.layers, self.parts.features, ""
-        for k, (weight, bias, kind) in enumerate(layers):
-            own = weight
-            if k == 0 and features is not None:
-                count, x = len(features.which), self._features(x) if self.keys else x
-                own = weight[:count]
+        features, added, check = self.parts.features, "", ""
+        for k, (weight, bias, kind, tables) in enumerate(self.parts.layers):
+            if k == 0 and features is not None and self.keys:
+                x, count = self._features(x), len(features.which)
                 if gone:
                     masks = np.zeros((len(self.keys), weight.shape[1]))
-                    masked = self.place[: len(self.encoder.masks)]  # type: ignore[union-attr]
-                    masks[masked] = weight[count : count + len(masked)]
-                    x, own = self.joined([x, gone]), np.vstack([own, masks])
-            added = ""
-            if k == 0 and self.coded:
-                added, check = self._categories(codes, weight, bias)
-            added = added or self.single(bias)
-            x = self("Gemm", x, self.single(own), added) if k or self.keys else added
+                    masks[self.place[: len(weight) - count]] = weight[count:]
+                    x, weight = self.joined([x, gone]), np.vstack([weight[:count], masks])
+            if tables:
+                added, check = self._categories(codes, tables, bias)
+            added = added if tables else self.single(bias)
+            x = self("Gemm", x, self.single(weight), added) if k or self.keys else added
             x = self(KINDS[kind], x) if KINDS[kind] else x
         return x, check
 
@@ -190,19 +186,12 @@ class StudentGraph(Nodes):
 
 def last_operator(parts: Parts) -> str | None:
     r"""The operator from outputs to answers, "" if they are equal; None if there is no graph."""
-    network, scaled = parts.network, (parts.out_scale != 1).any() or parts.out_shift.any()
-    trees = isinstance(network, Trees)
-    kinds = [] if trees else [layer.kind for layer in parts.layers]
-    outputs = network.value.shape[1] if isinstance(network, Trees) else parts.layers[-1].bias.size
-    known = KINDS.keys() >= set(kinds) and not (scaled and kinds[-1:] != ["linear"])
-    single = next(network.parameters()).dtype == torch.float32
-    if not known or not single or (parts.task == "classification" and outputs == 1):
+    layers = [] if isinstance(parts.network, Trees) else parts.layers
+    known = KINDS.keys() >= {parts.answer, *(layer.kind for layer in layers)}
+    single = next(parts.network.parameters()).dtype == torch.float32
+    if parts.task is None or parts.scales_outputs or parts.both or not known or not single:
         return None
-    if parts.task == "classification":
-        return {"logits": "Softmax", "probabilities": ""}.get(parts.form)
-    if parts.task == "multilabel":
-        return "Sigmoid" if parts.form != "probabilities" else ""
-    return "" if parts.task == "regression" else None
+    return KINDS[parts.answer]
 
 
 def onnx_model(nodes: list[Any], inputs: list[Any], outputs: list[Any], core: Any = None) -> Any:

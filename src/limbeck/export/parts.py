@@ -16,7 +16,7 @@ from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
-from limbeck.tables.columns import Category
+from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -43,6 +43,7 @@ class Layer(NamedTuple):
     weight: Array  # (inputs, outputs)
     bias: Array
     kind: str  # as of `limbeck.models.MLP`
+    tables: list[Array]  # what the categories of a first layer add, by code: (K + 2, outputs)
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,46 @@ class Parts:
         for layer, kind in zip(linear, (*net.hidden, net.output), strict=True):
             weight = _numbers(layer.weight).T
             bias = np.zeros(weight.shape[1]) if layer.bias is None else _numbers(layer.bias)
-            layers.append(Layer(weight, bias, kind))
-        if self.encoder is None and self.features is not None and not self.features.clips:
-            layers[0] = layers[0]._replace(weight=layers[0].weight[self.features.which])
-        last = layers[-1]
-        if last.kind == "linear":  # which takes the scale of the outputs too
-            last = Layer(last.weight * self.out_scale, last.bias * self.out_scale + self.out_shift,
-                         "linear")  # fmt: skip
-            if self.task == "classification" and self.form == "logits" and len(last.bias) == 1:
-                last = Layer(np.pad(last.weight, ((0, 0), (1, 0))), np.pad(last.bias, (1, 0)),
-                             "linear")  # fmt: skip
-        return [*layers[:-1], last]
+            if kind == "linear" and layer is linear[-1]:  # it takes the scale of the outputs too
+                weight, bias = weight * self.out_scale, bias * self.out_scale + self.out_shift
+                if self.task == "classification" and self.form == "logits" and len(bias) == 1:
+                    weight, bias = np.pad(weight, ((0, 0), (1, 0))), np.pad(bias, (1, 0))
+            layers.append(Layer(weight, bias, kind, []))
+        first, features = layers[0].weight, self.features
+        if features is not None and self.encoder is not None:
+            inputs = first[: len(features.which) + len(self.encoder.masks)]
+            layers[0] = layers[0]._replace(weight=inputs, tables=self._tables(first))
+        elif features is not None and len(first) > len(features.which):  # columns are ignored
+            layers[0] = layers[0]._replace(weight=first[features.which])
+        return layers
 
-    def category_tables(self, weight: Array) -> list[Array]:
-        r"""What categories add to a first layer (features, outputs), by code: (K + 2, outputs)."""
+    @property
+    def scales_outputs(self) -> bool:
+        r"""Whether outputs have to be scaled: a last layer that is linear does it itself."""
+        net = self.network if isinstance(self.network, MLP) else None
+        scaled = bool((self.out_scale != 1).any() or self.out_shift.any())
+        return scaled and (net is None or net.output != "linear")
+
+    @property
+    def outputs(self) -> int:
+        r"""The number of outputs, before a second one is added for two classes."""
+        network = self.network
+        return network.value.shape[1] if isinstance(network, Trees) else self.layers[-1].bias.size
+
+    @property
+    def both(self) -> bool:
+        r"""Whether the only output is that of the second of two classes."""
+        return self.task == "classification" and self.outputs == 1
+
+    @property
+    def answer(self) -> str:
+        r"""The kind of layer that makes answers of outputs."""
+        if self.task == "multilabel" and self.form != "probabilities":
+            return "logistic"
+        kinds = {"logits": "logistic" if self.both else "softmax", "log_probabilities": "exp"}
+        return kinds.get(self.form, "linear") if self.task == "classification" else "linear"
+
+    def _tables(self, weight: Array) -> list[Array]:
         assert self.encoder is not None
         categories = self.encoder.categories
         keys = [category.key for category in categories]
@@ -159,13 +186,15 @@ def is_wide(table: Table) -> bool:
     return any(column.origin or column.kind == "date" for column in table.numbers)
 
 
+def number_values(column: Number, batch: Mapping[str, Tensor]) -> Array:
+    r"""The numbers (n,) of a column as the user has them, NaN where missing."""
+    values = batch[column.key].numpy(force=True).astype(float) + column.origin
+    return np.where(batch[column.mask].numpy(force=True), np.nan, values) if column.mask else values
+
+
 def encoded_inputs(table: Table, batch: Mapping[str, Tensor]) -> dict[str, Array]:
     r"""Encoded inputs of a table's tensors: numbers (n, N), NaN where missing, and codes (n, C)."""
-    numbers = []
-    for column in table.numbers:
-        values = batch[column.key].numpy(force=True).astype(float) + column.origin
-        gone = batch[column.mask].numpy(force=True) if column.mask else False
-        numbers.append(np.where(gone, np.nan, values))
+    numbers = [number_values(column, batch) for column in table.numbers]
     codes = [batch[column.key].numpy(force=True) for column in categories_of(table)]
     wide = np.float64 if is_wide(table) else np.float32
     arrays = {"numbers": (numbers, wide), "codes": (codes, np.int64)}

@@ -14,7 +14,14 @@ from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.export import files
 from limbeck.export.onnx_graph import Nodes, StudentGraph, last_operator, onnx_model, tensor
-from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
+from limbeck.export.parts import (
+    Array,
+    Parts,
+    categories_of,
+    encoded_inputs,
+    number_values,
+    parts_of,
+)
 from limbeck.export.portable import Portable
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
@@ -72,9 +79,7 @@ def batch_feeds(table: Table | None, batch: Any, columns: str) -> dict[str, Arra
     for column in table.varying:
         takes, values = port(column), batch[column.key].numpy(force=True)
         if isinstance(column, Number):
-            values = values.astype(np.float64) + column.origin
-            if column.mask:
-                values = np.where(batch[column.mask].numpy(force=True), np.nan, values)
+            values = number_values(column, batch)
         else:
             assert isinstance(column, Category)
             if takes.dtype is np.bool_ and (values > 1).any():
@@ -218,12 +223,8 @@ def _traced(model: Portable, batch: dict[str, Tensor]) -> Any:
 
 def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
-    try:
-        with files.quietly():
-            # a last dict holds keyword arguments
-            return torch.onnx.export(module, (x, {}), dynamo=True, verbose=False, **options)
-    except Exception as error:  # of the exporter's many kinds
-        raise files.export_error(name, "ONNX", error) from error
+    with files.exporting(name, "ONNX"):  # a last dict holds keyword arguments
+        return torch.onnx.export(module, (x, {}), dynamo=True, verbose=False, **options)
 
 
 def _assembled(core: Any, model: Portable, outputs: int) -> Any:

@@ -117,7 +117,6 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
             raise LimbeckError(f"export: {reason}; {files.FREE}") from error
-    files.check_agreement("ONNX file", worst)
     return {path: content}, worst
 
 
@@ -137,22 +136,15 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
     }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
     file = io.BytesIO()
-    with evaluating(module), torch.no_grad():
-        try:
-            with files.quietly():
-                program = torch.export.export(module, (x,), dynamic_shapes=(dynamic,))
-        except Exception as error:  # of the exporter's many kinds
-            raise files.export_error(model.name, "a program", error) from error
+    with evaluating(module), torch.no_grad(), files.exporting(model.name, "a program"):
+        program = torch.export.export(module, (x,), dynamic_shapes=(dynamic,))
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
-                reason = LimbeckError(f"it needs limbeck's own operation {node.target}")
-                raise files.export_error(model.name, "a program", reason)
-        with files.quietly():
-            torch.export.save(program, file, extra_files={"limbeck.json": text})
-            file.seek(0)
-            loaded = torch.export.load(file).module()
-            worst = files.largest_difference(
-                lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
-            )
-        files.check_agreement("program", worst if zipfile.is_zipfile(file) else math.inf)
-    return {path: file.getvalue()}, worst
+                raise LimbeckError(f"it needs limbeck's own operation {node.target}")
+        torch.export.save(program, file, extra_files={"limbeck.json": text})
+        file.seek(0)
+        loaded = torch.export.load(file).module()
+        worst = files.largest_difference(
+            lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
+        )
+    return {path: file.getvalue()}, worst if zipfile.is_zipfile(file) else math.inf

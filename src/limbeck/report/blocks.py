@@ -2,6 +2,7 @@ r"""The blocks of a report, and how they are written as HTML, Markdown and JSON.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 import limbeck
-from limbeck.environment import load_matplotlib
-from limbeck.errors import LimbeckError
+from limbeck.environment import import_extra
 from limbeck.report.canvas import inline
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
@@ -115,13 +115,11 @@ class Page:
 
 
 class Drawing:
-    r"""Draws the pictures of a report, each with unique ids; none if `pictures` is False."""
+    r"""Draws the pictures of a report, each with unique ids; none without matplotlib."""
 
-    def __init__(self, saved: Saved, prefix: str, pictures: bool = True) -> None:
-        self.saved, self.pictures = saved, pictures
+    def __init__(self, saved: Saved, prefix: str) -> None:
+        self.saved, self.pictures = saved, importlib.util.find_spec("matplotlib") is not None
         self.ids = (f"{prefix}{number}" for number in count(1))
-        if pictures:
-            load_matplotlib()
 
     def gallery(
         self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
@@ -138,12 +136,12 @@ class Drawing:
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
     r"""A rich table as a block."""
-    cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    rows = [list(row) for row in zip(*cells, strict=True)]
     heads = [str(column.header) for column in table.columns]
+    cells = zip(*(column.cells for column in table.columns), strict=True)
+    rows = [list(map(str, row)) for row in cells]
     words = tuple(k for k, column in enumerate(table.columns) if column.justify == "left")
-    note = str(table.caption or "")
-    return TableBlock(str(table.title or ""), heads, rows, sortable, note, words or (0,))
+    title, note = str(table.title or ""), str(table.caption or "")
+    return TableBlock(title, heads, rows, sortable, note, words or (0,))
 
 
 def value(setting: object) -> str:
@@ -205,70 +203,33 @@ def about(document: Document, single: bool = True) -> str:
     return " · ".join(parts)
 
 
-def render(page: Page) -> str:
+def html(page: Page) -> str:
     r"""The page as HTML."""
-    try:
-        import jinja2
-    except ImportError:
-        raise LimbeckError(
-            "reports need jinja2, which is not installed: pip install 'limbeck[report]'"
-        ) from None
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
-    strict = jinja2.StrictUndefined
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=strict,
-        finalize=lambda value: value if hasattr(value, "__html__") else shown(value),
-    )  # fmt: skip
-    functions = {"sort_value": sort_value, "about": about}
-    environment.globals |= {**functions, "words": partial(re.split, r"(\s+)")}
-    environment.filters["minus"] = minus
     verb = page.documents[0].content["verb"] if page.findings is None else "report"
-    template = environment.get_template("page.html")
-    return template.render(**vars(page), version=limbeck.__version__, eyebrow=verb)
+    options = {"sort_value": sort_value, "about": about, "words": partial(re.split, r"(\s+)")}
+    version = limbeck.__version__
+    return _rendered("page.html", page, shown, version=version, eyebrow=verb, **options)
 
 
 def markdown(page: Page) -> str:
     r"""The page as Markdown."""
-    lines = [f"# {escape(page.title)}", ""]
-    if page.findings is None:
-        lines += _document_lines(page.documents[0], 2)
-    else:
-        lines += [f"{k}. {escape(finding)}" for k, finding in enumerate(page.findings, 1)]
-        if page.commands:
-            lines += ["", "To try next:", "", *_block_lines(Code("\n".join(page.commands)), 2)]
-        for document in page.documents:
-            lines += ["", f"## {escape(document.title)} ({document.content['verb']})", ""]
-            lines += _document_lines(document, 3)
-    return "\n".join(lines).rstrip() + "\n"
+    text = _rendered("page.md", page, escape, table=_markdown_table, code=markdown_block)
+    return text.rstrip() + "\n"
 
 
-def _document_lines(document: Document, level: int) -> list[str]:
-    lines = [escape(document.content["summary"]), ""]
-    lines += [f"- **{escape(stat.value)}** {escape(stat.label)}" for stat in document.stats]
-    for title, blocks in document.sections.items():
-        if blocks:
-            lines += ["", f"{'#' * level} {escape(title)}", ""]
-        for block in blocks:
-            text = _block_lines(block, level)
-            repeated = isinstance(block, TableBlock) and block.title == title
-            lines += [*(text[2:] if repeated else text), ""]
-    return lines
-
-
-def _block_lines(block: Block, level: int) -> list[str]:
-    if isinstance(block, str):
-        return [escape(block)]
-    if isinstance(block, Code):
-        return [markdown_block(block.text)]
-    if isinstance(block, list):
-        return [
-            f"- {'✓' if e['held'] else '✗'} **{escape(e['name'])}**: {escape(e['words'])}"
-            for e in block
-        ]
-    if isinstance(block, Gallery):
-        alts = [f"- *Picture:* {escape(picture.alt)}" for picture in block.pictures]
-        return [f"{'#' * (level + 1)} {escape(block.title)}", "", *alts]
+def _markdown_table(block: TableBlock) -> str:
     ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
-    note = ["", escape(block.note)] if block.note else []
-    table = markdown_table(block.columns, block.rows, ruler)
-    return [f"**{escape(block.title)}**", "", table, *note]
+    return markdown_table(block.columns, block.rows, ruler)
+
+
+def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:
+    r"""A template with the content of a page, in which `as_text` writes what is not markup."""
+    jinja2 = import_extra("jinja2", "report", "reports need")
+    is_html = name.endswith(".html")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"), autoescape=is_html,
+        undefined=jinja2.StrictUndefined, trim_blocks=not is_html,
+        finalize=lambda value: value if hasattr(value, "__html__") else as_text(value),
+    )  # fmt: skip
+    environment.filters["minus"] = minus
+    return str(environment.get_template(name).render(**vars(page), **values))

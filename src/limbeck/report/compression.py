@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from limbeck.compression.compressed import Compressed
@@ -15,6 +16,7 @@ from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 from limbeck.storage import Saved
+from limbeck.teachers import keys
 from limbeck.text import compared
 
 
@@ -92,24 +94,21 @@ def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, 
     if count != report.rows:
         raise ArgumentError("X", f"{count} rows", f"the {report.rows} of the report")
     index = [example["row"] for example in report.disagreements]
-    if not index:
-        return {}
+    if not index or not (hasattr(rows, "shape") or isinstance(rows, list | tuple)):
+        return {}  # they agree everywhere, or it is a data set of the user's own
     columns = 24  # of a table with more, the first
-    if hasattr(rows, "iloc"):
-        part = rows.iloc[index, :columns]
-        return _as_text(list(map(str, part.columns)), part.itertuples(index=False))
-    if not hasattr(rows, "shape") and not isinstance(rows, list | tuple):
-        return {}  # a data set of the user's own
-    array = summary.as_array(rows[index] if hasattr(rows, "shape") else [rows[k] for k in index])
-    if array.dtype.kind not in "biuf":
-        flat = array.reshape(len(array), -1)[:, :columns]
-        return _as_text([f"column {k}" for k in range(flat.shape[1])], flat)
-    arrays["disagreement_rows"] = array
-    return dict(summary.image_of(array))
-
-
-def _as_text(names: list[str], rows: Iterable[Iterable[object]]) -> dict[str, Any]:
-    return {"examples": [dict(zip(names, map(str, row), strict=True)) for row in rows]}
+    part = keys.as_given(keys.select(keys.as_rows(rows), np.array(index)))
+    if hasattr(part, "iloc"):
+        names, array = list(map(str, part.columns)), part.to_numpy(dtype=object)
+    else:
+        array = keys.dense(part)
+        if array.dtype.kind in "biuf":
+            arrays["disagreement_rows"] = array
+            return dict(summary.image_of(array))
+        array = array.reshape(len(array), -1)
+        names = [f"column {k}" for k in range(array.shape[1])]
+    texts = ([str(cell) for cell in row[:columns]] for row in array)
+    return {"examples": [dict(zip(names, row, strict=False)) for row in texts]}
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:

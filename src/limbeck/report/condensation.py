@@ -21,6 +21,7 @@ from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.teachers.keys import dense
 
 SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
 STREAM_DRAWS = 4000  # that the student is compared with
@@ -59,15 +60,15 @@ def condensed(
     _add_checks(result, content, notes)
     arrays = {} if draws is None else _predictions(result, draws, x)
     if isinstance(bag := result.student, SampleBag):
-        arrays["pseudo_draws"] = summary.as_array(bag._flat)
-        arrays["pseudo_weights"] = summary.as_array(bag.weights)
+        arrays["pseudo_draws"] = dense(bag._flat)
+        arrays["pseudo_weights"] = dense(bag.weights)
         if draws is not None:
             subset = draws.take(summary.some(draws.count, 2000))
-            arrays["draws"] = summary.as_array(draws.structure.flatten(subset))
+            arrays["draws"] = dense(draws.structure.flatten(subset))
     if points is not None:
-        arrays["points"] = summary.as_array(points).astype(float)
+        arrays["points"] = dense(points).astype(float)
         if labels is not None:
-            arrays["labels"] = summary.as_array(labels)
+            arrays["labels"] = dense(labels)
     return content | {"notes": notes}, arrays
 
 
@@ -113,60 +114,45 @@ def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) ->
 
 @torch.no_grad()
 def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
-    r"""Predictions of teacher and student: curves of one variable, surfaces of two."""
-    like = next(result.student.parameters())
-    assert result.calling is not None
-    if result.head is None:
-        return _densities(result, _thin(draws, LINE).to(like.device, like.dtype))
-    rows = None if x is None or isinstance(x, dict) else summary.as_array(x).astype(float)
-    if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
-        return {}
-    low, high = rows.min(0), rows.max(0)
-    margin = 0.05 * np.where(high > low, high - low, 1.0)
-    axes, grid = _grid(low - margin, high + margin, like)
-    stored = _thin(draws, len(grid)).to(like.device, like.dtype)
-    teacher, student = predictive(result.calling, stored, grid), result.predict(grid)
-    # a column for each of the first four outputs
-    means = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in (teacher, student)]
-    return _curves_or_surfaces(axes, *means)
+    r"""Curves over one variable, or surfaces over two, by teacher and student.
 
-
-def _densities(result: Condensed, draws: Draws) -> summary.Arrays:
-    r"""Densities of one or two variables, within four standard deviations of the student's mean."""
+    Predictions cover the inputs x; densities, four deviations on either side of the student's mean.
+    """
     student: Any = result.student
-    mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
-    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
-        return {}
-    middle, width = (tensor.flatten().cpu().double().numpy() for tensor in (mean, variance.sqrt()))
-    axes, grid = _grid(middle - 4.0 * width, middle + 4.0 * width, mean)
-    assert result.calling is not None
-    teacher = average(result.calling.stacked(draws.structure.unflatten(draws.flat)))
-    events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
-    densities = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
-    return _curves_or_surfaces(axes, *densities)
-
-
-def _grid(low: np.ndarray, high: np.ndarray, like: Tensor) -> tuple[list[np.ndarray], Tensor]:
-    r"""Coordinates along one or two axes, and the points (n, 1 or 2) of their grid."""
+    calling, like = result.calling, next(student.parameters())
+    assert calling is not None
+    if is_density := result.head is None:
+        mean, variance = (getattr(student, name, None) for name in ("mean", "variance"))
+        if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or mean.numel() > 2:
+            return {}
+        low, high = (dense(mean.double() + sign * variance.sqrt()).ravel() for sign in (-4, 4))
+    else:
+        rows = None if x is None or isinstance(x, dict) else dense(x).astype(float)
+        if rows is None or rows.ndim != 2 or rows.shape[1] > 2 or len(rows) < 2:
+            return {}
+        low, high = rows.min(0), rows.max(0)
+        margin = 0.05 * np.where(high > low, high - low, 1.0)
+        low, high = low - margin, high + margin
     axes = list(np.linspace(low, high, SIDE if len(low) == 2 else LINE, axis=1))
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    return axes, torch.as_tensor(points).to(like.device, like.dtype)
-
-
-def _curves_or_surfaces(axes: list[np.ndarray], teacher: Tensor, student: Tensor) -> summary.Arrays:
-    kind, names = "curve" if len(axes) == 1 else "surface", ("x", "y")[: len(axes)]
-    arrays = {f"{kind}_{name}": axis for name, axis in zip(names, axes, strict=True)}
-    shape = (-1, *map(len, axes))
-    for name, values in (("teacher", teacher), ("student", student)):
-        arrays[f"{kind}_{name}"] = values.cpu().double().numpy().T.reshape(shape)
+    grid = torch.as_tensor(points).to(like.device, like.dtype)
+    # as many draws as need at most 2 · 10⁷ evaluations
+    index = summary.some(draws.count, max(100, 2 * 10**7 // len(grid)))
+    if len(index) < draws.count:
+        draws = Draws.one_chain(draws.take(index))
+    draws = draws.to(like.device, like.dtype)
+    if is_density:
+        teacher = average(calling.stacked(draws.structure.unflatten(draws.flat)))
+        events = grid[:, 0] if not teacher.event and len(axes) == 1 else grid
+        both = [density.log_prob(events).exp()[:, None] for density in (teacher, student)]
+    else:  # a column for each of the first four outputs
+        predicted = predictive(calling, draws, grid), result.predict(grid)
+        both = [prediction.mean.reshape(len(grid), -1)[:, :4] for prediction in predicted]
+    kind, shape = "curve" if len(axes) == 1 else "surface", (-1, *map(len, axes))
+    arrays = {f"{kind}_{name}": axis for name, axis in zip("xy", axes, strict=False)}
+    for name, values in zip(pictures.MODELS, both, strict=True):
+        arrays[f"{kind}_{name}"] = dense(values.double()).T.reshape(shape)
     return arrays
-
-
-def _thin(draws: Draws, points: int) -> Draws:
-    r"""Draws for pictures: as many as need at most 2 · 10⁷ evaluations at these points."""
-    most = max(100, 2 * 10**7 // points)
-    subset = summary.some(draws.count, most)
-    return draws if draws.count <= most else Draws.one_chain(draws.take(subset))
 
 
 def stats(content: Mapping[str, Any]) -> list[Stat]:
@@ -197,10 +183,8 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
 
 def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
-    if not (saved := content.get("agreement")):
-        return None
-    pairs = {name: saved[name] for name in ("bytes", "seconds", "log_prob")}
-    return Agreement(**saved | {k: None if v is None else tuple(v) for k, v in pairs.items()})
+    saved = content.get("agreement")
+    return Agreement(**saved) if saved else None
 
 
 def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
@@ -208,15 +192,8 @@ def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
     if content.get("density"):
         return []
     check = NewInputs.from_record(content.get("new_inputs"))
-    rows = []
-    for name, gap in (("training inputs", check.training), (check.kind, check.held_out)):
-        if gap is not None:
-            error = f"{gap.std_error:.1g}" if math.isfinite(gap.std_error) else "–"
-            rows.append([name, f"{gap.inputs:,}", f"{gap.mean:.2g}", error, f"{gap.max:.2g}"])
-    heads = ["KL(average ‖ student), nats", "inputs", "mean", "error of the mean", "largest"]
-    table = TableBlock("Inputs that the student has not seen", heads, rows, words=(0,))
-    words = f"At new inputs the student is {check.state}: {check.reason}."
-    return [table, words] if rows else [words]
+    title, heads = "Inputs that the student has not seen", ["measure", "value"]
+    return [TableBlock(title, heads, list(map(list, check.lines())), words=(0, 1))]
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:

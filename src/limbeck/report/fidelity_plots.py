@@ -18,7 +18,7 @@ from limbeck.compression.fidelity.measures import MEASURES
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
+from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, axes_for
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -30,46 +30,25 @@ History = Mapping[str, Sequence[float]]
 
 
 @checked_arguments
-def learning(saved: SavedResult, ax: MaybeAxes = None, *, name: Text | None = None) -> Axes:
+def learning(
+    saved: UserObject[Saved | str | Path | History], ax: MaybeAxes = None, *,
+    name: Text | None = None,
+) -> Axes:  # fmt: skip
     r"""Losses and measures against steps; only the first if their scales differ much.
 
     Arguments:
-        saved: A saved result.
+        saved: A saved result, or a result's history: "step", "loss", terms of the loss, metrics.
         ax: Where to draw. Default: None, a new figure.
         name: One column of the history, to be drawn alone. Default: None, all.
     """
-    history = as_saved(saved).content["history"]
+    is_history = isinstance(saved, Mapping) and "step" in saved
+    history: Any = saved if is_history else as_saved(saved).content["history"]
     if not (groups := columns_together(history)):
         raise ArgumentError("saved", "a result without a history", "one of a distillation")
-    return learning_curves(history, ax, names=groups[0] if name is None else [name])
-
-
-def columns_together(history: History) -> list[list[str]]:
-    r"""Columns of a history in one group, or in groups of their own if their scales differ much."""
-    names = [name for name in history if name not in ("step", "gradient_norm", "seconds")]
-    if not history.get("step") or not names:
-        return []
-    sizes = [abs(history[name][-1] or 0.0) for name in names]
-    return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
-
-
-def learning_curves(
-    history: History, axes: Axes | None = None, *, names: Sequence[str] | None = None
-) -> Axes:
-    r"""Columns of a history against steps.
-
-    Arguments:
-        history: A result's history: "step", "loss", terms of the loss, metrics.
-        axes: Where to draw. Default: None, a new figure.
-        names: Columns to draw. Default: None, all.
-    """
-    if not history.get("step"):
-        raise ArgumentError("history", "no steps", "the history of a run")
-    columns = [name for name in history if name != "step"] if names is None else list(names)
-    for name in columns:
-        choice("names", name, history.keys())
-    label = columns[0].replace("_", " ") if len(columns) == 1 else "loss and measures"
-    with axes_for(axes, (4.8, 3.2)) as ax:
+    columns = groups[0] if name is None else [name]
+    choice("name", columns[0], history.keys())
+    label = "loss and measures" if len(columns) > 1 else columns[0].replace("_", " ")
+    with axes_for(ax, (4.8, 3.2)) as ax:
         from matplotlib.ticker import LogLocator
 
         curves = {name: (history["step"], history[name]) for name in columns}
@@ -83,6 +62,15 @@ def learning_curves(
         if len(columns) == 1 and (legend := ax.get_legend()):
             legend.remove()
     return ax
+
+
+def columns_together(history: History) -> list[list[str]]:
+    r"""Columns of a history in one group, or in groups of their own if their scales differ much."""
+    names = [name for name in history if name not in ("step", "gradient_norm", "seconds")]
+    if not history.get("step") or not names:
+        return []
+    sizes = [abs(history[name][-1] or 0.0) for name in names]
+    return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
 
 
 @checked_arguments

@@ -14,10 +14,12 @@ from torch import Tensor
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
+from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
+from limbeck.teachers.keys import dense
 from limbeck.training.result import Result
 
 Estimates = LogPartition | Mapping[str, LogPartition]
@@ -29,24 +31,29 @@ def estimated(
     result: Estimates, *, target: object = None, proposal: object = None, exact: float | None = None
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content of estimates of log Z, with the target and the proposal that they were made with."""
-    named = by_name(result)
+    named, log_z, verdicts = estimates(result)
     first = next(iter(named.values()))
     name = "the target" if target is None else type(target).__name__
     models = [summary.model(name, "teacher", target)]
     if proposal is not None:
         models.append(summary.model(type(proposal).__name__, "student", proposal))
-    log_z, verdicts = estimates(named)
     content = {
         "title": f"log Z of {name}", "summary": " ".join(z.sentence() for z in named.values()),
-        "seconds": sum(z.seconds for z in named.values()), "device": summary.device_of(target),
+        "seconds": sum(z.seconds for z in named.values()), "device": str(place_of(target)[0]),
         "models": models, "log_z": log_z, "verdicts": verdicts,
         "settings": {"samples": first.samples, "seed": first.seed, "methods": ", ".join(named)},
     }  # fmt: skip
     return content | ({} if exact is None else {"exact": float(exact)}), {}
 
 
-def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
-    r"""The records of estimates, and the verdicts on them."""
+def estimates(result: Estimates) -> tuple[dict[str, LogPartition], list[Any], list[Any]]:
+    r"""Estimates by name, a single one by its method; their records, and the verdicts on them."""
+    given = result if isinstance(result, Mapping) else {getattr(result, "method", ""): result}
+    named = {str(name): z for name, z in given.items()}
+    kinds = [type(z).__name__ for z in named.values() if not isinstance(z, LogPartition)]
+    if kinds or not named:
+        received = f"a {kinds[0]}" if kinds else "no estimate"
+        raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
     records, verdicts = [], []
     for name, z in named.items():
         record = z.to_dict()
@@ -56,19 +63,7 @@ def estimates(named: Mapping[str, LogPartition]) -> tuple[list[Any], list[Any]]:
         if not z.verdict:
             words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
         verdicts.append(summary.verdict(f"log Z, {name}", z.verdict.trustworthy, words))
-    return records, verdicts
-
-
-def by_name(result: Estimates) -> dict[str, LogPartition]:
-    r"""Estimates by name; a single one is called by its method."""
-    named: dict[str, Any] = {getattr(result, "method", ""): result}
-    if isinstance(result, Mapping):
-        named = {str(name): z for name, z in result.items()}
-    kinds = [type(z).__name__ for z in named.values() if not isinstance(z, LogPartition)]
-    if kinds or not named:
-        received = f"a {kinds[0]}" if kinds else "no estimate"
-        raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
-    return named
+    return named, records, verdicts
 
 
 @torch.no_grad()
@@ -92,15 +87,14 @@ def normalized(
         content["verdicts"].append(summary.verdict("chains", False, f"Doubtful: {doubt}."))
     log_z_used = exact
     if log_z is not None:
-        named = by_name(log_z)
-        content["log_z"], verdicts = estimates(named)
+        named, content["log_z"], verdicts = estimates(log_z)
         content["verdicts"] += verdicts
         if exact is None:
             log_z_used = next((z.value for z in named.values() if z.verdict), None)
     content |= {} if exact is None else {"exact": float(exact)}
     arrays = _samples(student, target, sweeps)
     chains = arrays.get("samples_teacher")
-    events = chains if data is None else summary.as_array(data).astype(float)
+    events = chains if data is None else dense(data).astype(float)
     if events is not None:
         events = events[summary.some(len(events), EVENTS)]
         log_p, log_q = _log_densities(student, target, events)
@@ -134,9 +128,9 @@ def _samples(student: Any, target: Target | None, sweeps: int) -> summary.Arrays
     generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
     count = EVENTS if target is not None else SHEET
     samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": summary.as_array(samples[:count])}
+    arrays = {"samples_student": dense(samples[:count])}
     if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = summary.as_array(advance(samples[count:], sweeps, generator))
+        arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
     return arrays
 
 
@@ -144,8 +138,8 @@ def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, 
     r"""Unnormalised log densities by the target, None without it, and those by the student."""
     x = torch.as_tensor(events).to(next(student.parameters()))
     x = x if target is None else x.reshape(len(x), *target.support.shape)
-    log_p = None if target is None else summary.as_array(target.log_unnormalized(x).double())
-    return log_p, summary.as_array(student.log_prob(x).double())
+    log_p = None if target is None else dense(target.log_unnormalized(x).double())
+    return log_p, dense(student.log_prob(x).double())
 
 
 def _features(of: object, name: str) -> summary.Arrays:
@@ -154,9 +148,9 @@ def _features(of: object, name: str) -> summary.Arrays:
     support = getattr(of, "support", None)
     if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not isinstance(support, Discrete):
         return {}
-    weights, order = summary.as_array(tensor), getattr(of, "order", None)
+    weights, order = dense(tensor), getattr(of, "order", None)
     if isinstance(order, Tensor) and len(order) == len(weights):  # back to the events' order
-        weights = weights[np.argsort(summary.as_array(order))]
+        weights = weights[np.argsort(dense(order))]
     if len(weights) != math.prod(support.shape):
         return {}
     columns = weights.T[np.argsort(-np.linalg.norm(weights, axis=0), kind="stable")]

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limbeck.arguments import FilePath, Items, PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError
 from limbeck.report import blocks, compression, condensation, normalization, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import columns_together
@@ -42,14 +42,12 @@ def write_tour(
 ) -> Path:  # fmt: skip
     r"""Write one report on several results, which opens with findings and commands to try next."""
     for argument, items in {"folders": folders, "findings": findings}.items():
-        if isinstance(items, str | Path) or not items:
-            raise ArgumentError(argument, shown(items), "one or more, in a list")
+        if not items:
+            raise ArgumentError(argument, "[]", "one or more, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    paths = [FilePath()("folders", folder) for folder in folders]
-    reports = [document(read(path), f"p{number}-") for number, path in enumerate(paths, 1)]
-    page = Page(reports, title, list(map(str, findings)), list(map(str, commands)))
-    return _write(Path(out), page)
+    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    return _write(Path(out), Page(reports, title, list(findings), list(commands)))
 
 
 def _write(folder: Path, page: Page) -> Path:
@@ -59,7 +57,7 @@ def _write(folder: Path, page: Page) -> Path:
     }  # fmt: skip
     record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
     texts = {"report.json": record, "report.md": blocks.markdown(page)}
-    texts["report.html"] = blocks.render(page)
+    texts["report.html"] = blocks.html(page)
     content = {name: text.encode() for name, text in texts.items()}
     return folders.write(folder, "report", content, keep=None) / "report.html"
 
@@ -68,10 +66,8 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
     r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
     original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
-    try:
-        drawing = Drawing(saved, prefix)
-    except LimbeckError:
-        drawing = Drawing(saved, prefix, pictures=False)
+    drawing = Drawing(saved, prefix)
+    if not drawing.pictures:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     verb = REPORTS[content["verb"]]
     try:

@@ -22,7 +22,6 @@ from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
 __all__ = [
     "calibration", "curve", "difference", "disagreement", "examples", "features", "learning",
@@ -98,7 +97,7 @@ def surface(
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
     points, labels = map(result.arrays.get, ("points", "labels"))
     with axes_for(ax, (4.0, 3.6)) as ax:
-        image = _draw_surface(result, ax, values, **style)
+        _draw_surface(result, ax, values, label, PREDICTORS[model], **style)
         if points is not None and points.ndim == 2 and points.shape[1] == 2:
             limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
             if labels is not None and set(np.unique(labels)) <= {0, 1}:
@@ -106,8 +105,6 @@ def surface(
             else:
                 ax.plot(*points.T, ".", color=INK, markersize=3)
             ax.set(**limits)
-        ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
-        ax.set_title(PREDICTORS[model])
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
             f"{x[-1]:.3g} and y from {y[0]:.3g} to {y[-1]:.3g}: between {values.min():.3g} and "
@@ -125,9 +122,8 @@ def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) 
     largest = float(np.abs(gap).max())
     with axes_for(ax, (4.0, 3.6)) as ax:
         ends = (-(largest or 1.0), largest or 1.0)
-        image = _draw_surface(result, ax, gap, colours="PuOr_r", ends=ends, lines=False)
-        ax.figure.colorbar(image, ax=ax, shrink=0.8, label="student − average of draws")
-        ax.set_title(f"difference, at most {largest:.2g}")
+        title, style = f"difference, at most {largest:.2g}", {"colours": "PuOr_r", "ends": ends}
+        _draw_surface(result, ax, gap, "student − average of draws", title, lines=False, **style)
         ax.set_label(
             f"The student minus the average of all draws: {np.abs(gap).mean():.2g} on average and "
             f"{largest:.2g} at most, without regard to sign."
@@ -156,10 +152,14 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
     return ax
 
 
-def _draw_surface(saved: Saved, ax: Axes, values: np.ndarray, **style: Any) -> AxesImage:
-    ax.set(xlabel="first variable", ylabel="second variable")
+def _draw_surface(
+    saved: Saved, ax: Axes, values: np.ndarray, label: str, title: str, **style: Any
+) -> None:
+    r"""A surface with a bar of its colours, which has a label."""
+    ax.set(xlabel="first variable", ylabel="second variable", title=title)
     side, up = saved.arrays["surface_x"], saved.arrays["surface_y"]
-    return plots.surface(ax, side, values, up=up, **style)
+    image = plots.surface(ax, side, values, up=up, **style)
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
 
 
 @arg.checked_arguments

@@ -16,13 +16,13 @@ settings, models (name, role, parameters, bytes), history, verdicts, notes. By v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from limbeck.arguments import Choice, Dict, Items, Seed, Text, UserObject, checked_arguments
+from limbeck.arguments import Choice, Seed, Text, UserObject, checked_arguments
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
-from limbeck.report.blocks import Verdict
 from limbeck.report.compression import compressed
 from limbeck.report.condensation import condensed
 from limbeck.report.normalization import estimated, normalized
@@ -38,22 +38,17 @@ RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
 @checked_arguments
 def to_record(
     result: UserObject[object], *, verb: Annotated[str, Choice(*VERBS)], command: Text = "",
-    title: Text | None = None, seed: Seed | None = None,
-    settings: Dict[Mapping[str, Any]] | None = None,
-    verdicts: Items[Iterable[Verdict]] = (), notes: Items[Iterable[str]] = (),
-    **evidence: Any,
+    seed: Seed | None = None, **evidence: Any,
 ) -> tuple[dict[str, Any], Arrays]:  # fmt: skip
     r"""A verb's result, ready for `limbeck.storage.write`.
+
+    Change the content before it is written to add a title, settings, notes or verdicts.
 
     Arguments:
         result: The result of the verb; for "logz" and "evidence", one estimate or several by name.
         verb: "compress", "condense", "normalize", "logz" or "evidence".
         command: The command that repeats the run. Default: "".
-        title: The report's title. Default: None, from the models' names.
         seed: The seed of the run. Default: None, the result's own.
-        settings: Settings to show before those of the result. Default: None.
-        verdicts: Further verdicts, as from `limbeck.report.summary.required`. Default: none.
-        notes: Further remarks, a sentence each. Default: none.
         evidence: Data for the comparison: arguments of `compressed`, `condensed`, `normalized` or
             `estimated`.
     """
@@ -61,12 +56,8 @@ def to_record(
     if kind is not None and kind not in (cls.__name__ for cls in type(result).__mro__):
         raise ArgumentError("result", f"a {type(result).__name__}", f"the result of {verb}")
     record, arrays = RECORDS[verb](result, **evidence)
-    content = {**EMPTY, "format": FORMAT, "verb": verb, **record}
+    content = {**copy.deepcopy(EMPTY), "format": FORMAT, "verb": verb, **record}
     if seed is None:
         seed = content["settings"].get("seed", getattr(result, "seed", None))
-    return content | {
-        "title": content["title"] if title is None else title, "command": command, "seed": seed,
-        "circumstances": environment(content.pop("device", "cpu")),
-        "settings": {**(settings or {}), **content["settings"]},
-        "verdicts": [*content["verdicts"], *verdicts], "notes": [*content["notes"], *notes],
-    }, arrays  # fmt: skip
+    circumstances = environment(content.pop("device", "cpu"))
+    return content | {"command": command, "seed": seed, "circumstances": circumstances}, arrays

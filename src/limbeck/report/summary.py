@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, parameters
 from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP
+from limbeck.normalization.densities import place_of
 from limbeck.report.blocks import Verdict
 from limbeck.training.result import Result
 
@@ -52,7 +52,7 @@ def run_summary(result: Result) -> dict[str, Any]:
     settings |= {"steps done": result.steps, "stopped": result.stop_reason, "engine": result.ran_by}
     failed = result.failure is not None
     return {
-        "settings": settings, "seconds": result.seconds, "device": device_of(result.student),
+        "settings": settings, "seconds": result.seconds, "device": str(place_of(result.student)[0]),
         "history": {name: list(values) for name, values in result.history.items()},
         "verdicts": [verdict("training", False, str(result.failure))] if failed else [],
     }  # fmt: skip
@@ -77,13 +77,6 @@ def named_network(module: object) -> str:
     return text if "\n" not in text and len(text) <= 80 else type(network).__name__
 
 
-def device_of(module: object) -> str:
-    r"""The device of a module's parameters."""
-    parameters = getattr(module, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return "cpu" if first is None else str(first.device)
-
-
 def image_of(rows: np.ndarray | None) -> dict[str, list[int]]:
     r"""Height and width of rows that are images, as a field of content; else nothing.
 
@@ -97,13 +90,6 @@ def image_of(rows: np.ndarray | None) -> dict[str, list[int]]:
     side = math.isqrt(math.prod(shape))
     square = len(shape) == 1 and side * side == shape[0] and side >= 8
     return {"image": [side, side]} if square and np.nanmin(rows) >= 0 else {}
-
-
-def as_array(values: object) -> np.ndarray:
-    r"""An array from an array, a tensor on any device, a sparse matrix, or lists."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-    return np.asarray(values.toarray() if hasattr(values, "toarray") else values)
 
 
 def some(count: int, most: int) -> np.ndarray:
