@@ -125,6 +125,34 @@ def test_columns_that_the_teacher_needs_are_named(frame, name):
     lb.compress(teacher, X.assign(c=1.0)[["a", "b"]], (4,), **QUICK)
 
 
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: [m, m]], ids=["one", "list"])
+def test_columns_that_the_teacher_was_not_fitted_on_are_left_out(frame, wrap):
+    X, y = frame[["a", "b"]], (frame.a > 0).astype(int)
+    teacher = wrap(make_pipeline(RandomForestClassifier(5, random_state=0)).fit(X, y))
+    wide = frame[["a", "b"]].assign(answer=y)
+    result = lb.compress(teacher, wide, (4,), **QUICK)
+    assert any("'answer'" in note for note in result.notes)
+    changed = result.predict_proba(wide.assign(answer=1 - y))
+    np.testing.assert_array_equal(changed, result.predict_proba(X))
+    with refused("table", "'answer'"):
+        lb.compress(teacher, wide, (4,), table=lb.Table(wide), **QUICK)
+    told = lb.compress(teacher, wide, (4,), table=lb.Table(wide, drop=["answer"]), **QUICK)
+    np.testing.assert_array_equal(told.predict_proba(X), result.predict_proba(X))
+
+
+def test_a_function_may_use_any_column(frame):
+    teacher = lb.compress(lambda X: half(X), frame, (4,), **QUICK)
+    assert not any("not fitted" in note for note in teacher.notes)
+
+
+def test_columns_with_spaces_are_those_of_lightgbm(frame):
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y = frame[["a", "b"]].rename(columns={"a": "an a"}), (frame.a > 0).astype(int)
+    model = lightgbm.LGBMClassifier(n_estimators=3, verbose=-1).fit(X, y)
+    result = lb.compress(model, X, (4,), **QUICK)
+    assert not any("not fitted" in note for note in result.notes)
+
+
 def test_a_teacher_that_fails_for_another_reason_is_told_in_one_line(frame):
     def failing(X):
         raise ValueError("first\nsecond")

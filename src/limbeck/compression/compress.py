@@ -92,7 +92,8 @@ def compress(
     Arguments:
         teacher: A torch module, an estimator of scikit-learn, XGBoost, LightGBM or CatBoost, a
             list of these, the path of an ONNX or booster file, or a function of arrays.
-        X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset.
+        X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset. Columns of a
+            frame that the teacher was not fitted on are left out, with a note.
         student: Hidden sizes; "auto" for the smallest net or boosted forest that keeps enough;
             "linear", "tree" or "boosted"; a tree of scikit-learn; or a torch module, which is
             trained in place. Default: a net (50, 30); or boosted trees or a larger student, where
@@ -149,10 +150,17 @@ def compress(
     decided = ("steps", "held_out", "precompute", "seed")
     defaults: dict[str, Any] = {"seed": seed, "progress": progress}
     training = Training.from_options(options, decided, compress, **defaults)
+    ignored = None
+    if unused := _unused_columns(teacher, X):
+        names = ", ".join(map(repr, unused[:5])) + (", …" if len(unused) > 5 else "")
+        if table is not None and set(unused) & {column.name for column in table.columns}:
+            received = f"a table with {names}, on which the teacher was not fitted"
+            raise ArgumentError("table", received, "columns that the teacher knows, by drop=")
+        ignored = f"Note: the teacher was not fitted on {names} of X; the student leaves that out."
+        X = X[[column for column in X.columns if column not in unused]]  # type: ignore[attr-defined, index]
     data = read_rows(X, table)
     labels, n = data.labels if labels is None else labels, rows(data.x)
     array = None if labels is None else as_labels(labels, n)
-    _check_columns(teacher, data.given)
     examples = select(as_rows(data.given), np.arange(min(100, n)))
     query = Query(
         as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
@@ -223,7 +231,7 @@ def compress(
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     result, problem, recipe, tried, note = choices
-    texts = [note, leak, _query_note(problem, n), *_value_notes(problem, result)]
+    texts = [ignored, note, leak, _query_note(problem, n), *_value_notes(problem, result)]
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
     return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
 
@@ -323,19 +331,29 @@ def _search(
     return result, problem, recipe, tried, note
 
 
-def _check_columns(teacher: object, given: Any) -> None:
-    r"""Refuse a frame that lacks columns that a teacher was fitted on."""
+def _unused_columns(teacher: object, given: Any) -> list[Any]:
+    r"""The columns of a frame that no teacher was fitted on; a frame that lacks some is refused."""
+    if not (hasattr(given, "columns") and hasattr(given, "dtypes")):
+        return []
     members = list(teacher) if isinstance(teacher, list | tuple) else [teacher]
+    columns = {_plain_name(column): column for column in given.columns}
+    unused = set(columns)
     for member in members:
         names = getattr(member, "feature_names_in_", getattr(member, "feature_names_", None))
-        if names is None or isinstance(member, type) or not hasattr(given, "columns"):
-            continue
-        known = set(map(str, given.columns))
-        absent = [str(name) for name in names if str(name) not in known]
-        if 0 < len(absent) < len(names):  # names of which none is known are a library's own
+        fitted = [] if names is None or isinstance(member, type) else list(map(_plain_name, names))
+        absent = [name for name in fitted if name not in columns]
+        if 0 < len(absent) < len(fitted):
             more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
             received = f"no column {', '.join(map(repr, absent[:5]))}{more}"
             raise ArgumentError("X", received, "all columns that the teacher was fitted on")
+        if absent or not fitted:  # names of which none is known are a library's own
+            unused = set()
+        unused -= set(fitted)
+    return [column for name, column in columns.items() if name in unused]
+
+
+def _plain_name(name: object) -> str:
+    return str(name).replace(" ", "_")  # as LightGBM stores them
 
 
 def _label_column(given: Any, labels: np.ndarray) -> str | None:
