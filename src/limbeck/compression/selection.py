@@ -286,15 +286,18 @@ def in_folder(training: Training, name: str) -> Training:
 
 def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
+    size, notes = rows(problem.x), list[str]()
+    if problem.held_out is None and size < trainer.MIN_HELD_OUT:
+        number = "one row" if size == 1 else f"{size} rows"
+        notes = [f"Unchecked: {number} cannot show what the student does at others; see report(X)."]
     unmixed = problem.labels is None and "targets" in vars(problem)
     if problem.held_out is None and not unmixed:
-        return []  # no rows have the teacher's own targets, and none are labelled only for this
+        return notes  # no rows have the teacher's own targets, and none are labelled only for this
     parts, task = _compared(problem, result), problem.teacher.task
     (t, p), n = parts[0], len(parts[0][0])
     where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
     most = "" if len(parts) == 1 else " at most"  # the higher of two is reported
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
-    notes = []
     fidelity = max(_scores(task, *part).fidelity for part in parts)
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
         about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
