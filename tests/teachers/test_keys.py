@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from limbeck.teachers.keys import as_rows, count, distinct, row_keys, select
+from limbeck.teachers.keys import as_given, as_rows, count, distinct, row_keys, select
 from tests.refusals import refused
 
 pandas = pytest.importorskip("pandas")
@@ -286,3 +286,9 @@ def test_what_has_no_content_is_refused(case):
     value, received = BAD[case]
     with refused("X['b']" if "different lengths" in case else "X", received):
         count(value) if "without rows" in received else row_keys(value)
+
+
+@pytest.mark.parametrize("X", [torch.zeros(2, 3, device="meta"), torch.zeros(2, 3).to_sparse()])
+def test_tensors_without_an_array_are_refused(X):
+    with refused("X", "no array"):
+        as_given(X)

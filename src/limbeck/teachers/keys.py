@@ -64,8 +64,11 @@ def to_numpy(value: object) -> Any:
     r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    try:
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    except (NotImplementedError, TypeError) as error:  # it has no data, or a sparse layout
+        raise ArgumentError("X", f"a tensor that is no array ({error})", ACCEPTED) from error
 
 
 def as_given(X: object) -> Any:
