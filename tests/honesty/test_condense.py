@@ -94,7 +94,7 @@ def test_both_divergences_are_in_everything_that_tells_of_the_result(overfit, tm
 
     for path in (tmp_path / "student", folder):
         shown.append("\n".join(map(str, describe_path(path).values())))
-    for text in shown:
+    for text in (each.replace("−", "-") for each in shown):
         for each in (result.new_inputs.training, result.new_inputs.held_out):
             assert f"{each.mean:.2g}" in text
             assert f"{each.max:.2g}" in text

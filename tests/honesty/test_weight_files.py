@@ -26,7 +26,8 @@ def damage(path, value, name=None):
     tensors[name].view(-1)[-1] = value
     about, kind = json.loads(metadata["about"]), metadata["format"]
     if (path.parent / folders.MANIFEST).exists():
-        folders.add(path.parent, "result", {path.name: files.encode(tensors, about, kind)})
+        content = {path.name: files.encode(tensors, about, kind)}
+        folders.write(path.parent, "result", content, keep=None)
     else:
         files.write(path, tensors, about, kind)
 

@@ -132,7 +132,7 @@ def test_what_a_result_has_not_is_said(draw, name, message):
 
 
 def test_what_is_no_result_is_refused():
-    with refused("saved", "a dict"):
+    with refused("saved", r"^\{\}$"):
         pictures.learning({})
     with refused("model", expected="did you mean 'teacher'"):
         pictures.samples(making.saved("ring"), model="techer")

@@ -175,7 +175,7 @@ def test_one_of_several_outputs_is_named(tmp_path) -> None:
         as_row_teacher(path, X, onnx_output="c")
     teacher = as_row_teacher(path, X, task="regression", onnx_output="b")
     np.testing.assert_allclose(teacher(X), -X, atol=1e-6)
-    with refused("onnx_output", "no ONNX file"):
+    with refused("onnx_output", "'b' for a teacher that is not an ONNX file"):
         as_row_teacher(lambda x: x, X, onnx_output="b")
 
 
