@@ -70,10 +70,7 @@ def estimator(version):
 
 def content(saved):
     r"""All that is saved of a result, as bytes by name."""
-    return {
-        name: part if isinstance(part, bytes) else b"".join(map(bytes, part))
-        for name, part in saved.to_files().items()
-    }
+    return saved.to_files()
 
 
 def result(make, load=lb.load):

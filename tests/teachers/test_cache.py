@@ -33,13 +33,11 @@ def test_answers_are_found_by_teacher_and_input(tmp_path):
     assert np.array_equal(values, P[3::-1])
     assert cache.answers("two", (5,)).get(KEYS)[0].tolist() == [False] * 2 + [True] * 4
     assert not cache.answers("three", (5,)).get(KEYS)[0].any()
-    assert len(cache.answers("one", (5,))) == 4
 
 
 def test_nothing_is_made_before_there_is_something_to_keep(tmp_path):
     answers = TeacherCache(tmp_path / "new").answers("teacher", (5,))
     assert not answers.get(KEYS)[0].any()
-    answers.put(KEYS[:0], P[:0])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,6 +88,7 @@ META_DAMAGE = {
     "not ours": ('{"a": 1}', "format was None and is 'limbeck"),
     "a list": ("[1]", "format was None and is 'limbeck"),
     "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "cache-1' and is 'limb"),
+    "of the version before": ('{"format": "limbeck-teacher-cache-2"}', "cache-2' and is 'limb"),
     "of later days": ('{"format": "limbeck-teacher-cache-9"}', "limbeck-teacher-cache-9"),
 }
 
@@ -141,19 +140,14 @@ def test_answers_are_opened_once(tmp_path):
 
 def test_bad_arguments_are_named(tmp_path):
     (tmp_path / "file").write_text("")
-    answers = TeacherCache(tmp_path / "cache").answers("teacher", (5,))
     cases = [
         (lambda: TeacherCache(tmp_path / "file"), "cache", "which is a file", ""),
         (lambda: as_cache(3), "cache", "^3$", ""),
         (lambda: as_cache(""), "cache", "''", ""),
-        (lambda: answers.put(KEYS, P[:, :4]), "values", r"\(6, 4\)", r"\(6, 5\)"),
-        (lambda: answers.put(KEYS[:2], P), "values", r"\(6, 5\)", r"\(2, 5\)"),
-        (lambda: answers.put(KEYS, P * np.nan), "values", "not finite", ""),
     ]
     for call, argument, received, expected in cases:
         with refused(argument, received, expected=expected):
             call()
-    assert not (tmp_path / "cache").exists()
 
 
 def test_a_path_is_a_cache(tmp_path):

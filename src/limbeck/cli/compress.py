@@ -269,7 +269,7 @@ def label(
     columns = [f"value {k}" for k in range(model.outputs)] if model.outputs > 1 else ["value"]
     columns = columns if model.classes is None else list(map(str, model.classes))
     text = pd.DataFrame(targets, columns=columns).to_csv(index=False)
-    write_file(out, [text.encode()])
+    write_file(out, text.encode())
     if not quiet:
         show(f"{int(known.sum()):,} of {len(known):,} rows are labelled, in {out}.")
     if error is not None:

@@ -32,7 +32,6 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 from limbeck.progress import announce
 from limbeck.records import damaged, encode
-from limbeck.storage.disk import Content, size_of
 from limbeck.storage.folders import Files
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
@@ -200,7 +199,7 @@ class Compressed(Result):
         else:
             with suppress(LimbeckError, TypeError, ValueError, RuntimeError):  # it cannot be saved
                 content = self.to_files()
-                sizes = {name: size_of(content[name]) for name in (STUDENT, ABOUT)}
+                sizes = {name: len(content[name]) for name in (STUDENT, ABOUT)}
         size = sum(sizes.values()) if sizes else None
         return Cost(parameters(self.student), size, dict(latency or {}), " and ".join(sizes))
 
@@ -274,7 +273,7 @@ class Compressed(Result):
 
     __repr__ = __str__
 
-    def to_files(self) -> dict[str, Content]:
+    def to_files(self) -> dict[str, bytes]:
         assert self.row_format is not None
         about: dict[str, Any] = {"task": self.task, "classes": self._class_names()}
         about |= {"format": self.row_format.spec(), "inputs": self.inputs, "tried": self.tried}

@@ -33,7 +33,6 @@ from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.records import damaged, encode
 from limbeck.storage import folders
-from limbeck.storage.disk import Content
 from limbeck.tables.table import as_frame, check_names
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
@@ -202,7 +201,7 @@ class Distilled(BaseEstimator):
         r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
         return folders.write(folder, "result", self.to_files())
 
-    def to_files(self) -> dict[str, Content]:
+    def to_files(self) -> dict[str, bytes]:
         r"""The files that `save` writes, by name."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)

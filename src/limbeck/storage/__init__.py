@@ -16,7 +16,6 @@ from limbeck.arguments import FilePath, choice
 from limbeck.errors import ArgumentError
 from limbeck.records import damaged
 from limbeck.storage import files, folders
-from limbeck.storage.disk import Content
 
 __all__ = ["FORMAT", "VERBS", "Saved", "as_saved", "check_content", "read", "to_files", "write"]
 
@@ -56,7 +55,7 @@ def write(
 
 def to_files(
     content: Mapping[str, Any], arrays: Mapping[str, object] | None, folder: str | Path
-) -> dict[str, Content]:
+) -> dict[str, bytes]:
     r"""The files of a result for a folder."""
     complete = check_content(files.plain({"format": FORMAT, **content}), folder)
     plain = {name: _as_array(name, value) for name, value in (arrays or {}).items()}

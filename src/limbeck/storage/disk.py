@@ -8,12 +8,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
-
-Content: TypeAlias = bytes | Sequence[Any]  # a file's bytes, or buffers that follow one another
 
 # Until it is complete, a file has a pending name with the token of its writer: files of a folder
 # end in .new, single ones in .tmp.
@@ -37,16 +34,6 @@ def is_own(name: str) -> bool:
     return (PENDING.fullmatch(name) or LOCK.fullmatch(name)) is not None
 
 
-def buffers(content: Content) -> Sequence[Any]:
-    r"""A content's buffers."""
-    return (content,) if isinstance(content, bytes) else content
-
-
-def size_of(content: Content) -> int:
-    r"""A content's number of bytes."""
-    return sum(memoryview(buffer).nbytes for buffer in buffers(content))
-
-
 def read(path: Path, size: int | None = None) -> bytearray:
     r"""The content of a file that is no link, pipe or device; at most `size` bytes of it."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -63,16 +50,25 @@ def read(path: Path, size: int | None = None) -> bytearray:
     return content
 
 
-def create(path: Path, content: Iterable[Any]) -> int:
+def create(path: Path, content: bytes) -> int:
     r"""Write a new file with the permissions of the umask; its descriptor, to be flushed."""
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+    return _write(path, content, os.O_EXCL)
+
+
+def append(path: Path, content: bytes, end: int) -> None:
+    r"""Write into a file from byte `end` on, in place of what follows there."""
+    flush([_write(path, content, getattr(os, "O_NOFOLLOW", 0), end)])
+
+
+def _write(path: Path, content: bytes, flags: int, start: int = 0) -> int:
+    flags |= os.O_CREAT | os.O_WRONLY | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags, 0o666)
     try:
-        for buffer in content:
-            view = memoryview(buffer)
-            view = view.cast("B") if view.nbytes else view
-            while view.nbytes:
-                view = view[os.write(descriptor, view[: 2**26]) :]
+        os.ftruncate(descriptor, start)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        view = memoryview(content)
+        while view.nbytes:
+            view = view[os.write(descriptor, view[: 2**26]) :]
     except BaseException:
         os.close(descriptor)
         raise
@@ -140,12 +136,12 @@ def remove_pending(folder: Path, kind: str = "new", name: str | None = None) -> 
                 remove(Path(entry.path))
 
 
-def write_file(path: Path, content: Content | Iterable[Any]) -> None:
+def write_file(path: Path, content: bytes) -> None:
     r"""Write a file, completely or not at all; it replaces another of that name."""
     make_folder(path.parent)
     pending = path.parent / pending_name(path.name, new_token(), "tmp")
     try:
-        flush([create(pending, (content,) if isinstance(content, bytes) else content)])
+        flush([create(pending, content)])
         replace(pending, path)
     except BaseException:
         with suppress(OSError):

@@ -27,13 +27,11 @@ TYPES = {
 }  # fmt: skip
 
 
-def encode(
-    tensors: Mapping[str, Tensor], about: object, kind: str, digest: bool = False
-) -> list[Any]:
-    r"""Tensors and a description that JSON can hold, as the buffers of a safetensors file.
+def encode(tensors: Mapping[str, Tensor], about: object, kind: str, digest: bool = False) -> bytes:
+    r"""Tensors and a description that JSON can hold, as the content of a safetensors file.
 
     Arguments:
-        tensors: The tensors by name; those on a CPU are not copied.
+        tensors: The tensors by name.
         about: The description.
         kind: The format's name, which `decode` expects.
         digest: Whether to store a SHA-256 digest, for a file without a manifest. Default: False.
@@ -53,7 +51,7 @@ def encode(
         header[name], start = entry | {"data_offsets": [start, stop]}, stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % 16)
-    return [len(text).to_bytes(8, "little") + text, *(_bytes(plain[name]) for name in order)]
+    return b"".join([len(text).to_bytes(8, "little"), text, *(_bytes(plain[n]) for n in order)])
 
 
 def _bytes(tensor: Tensor) -> Any:
@@ -123,7 +121,7 @@ def read_bytes(path: str | Path) -> bytearray:
         raise CheckpointError(f"path: {path} cannot be read ({error})") from error
 
 
-def write_bytes(path: str | Path, content: disk.Content) -> Path:
+def write_bytes(path: str | Path, content: bytes) -> Path:
     r"""Write one file, completely or not at all; leftovers of killed writers are removed."""
     path = Path(path)
     try:
@@ -166,15 +164,9 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
     r"""Copy a file's weights into a module; refuse parameters that are not finite."""
     parameters = {name for name, _ in student.named_parameters()}
     for name, tensor in tensors.items():
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            continue
         # buffers may be infinite, as thresholds and masks are, but not NaN
-        wrong = torch.isnan if name not in parameters else lambda x: ~x.isfinite()
-        ends = (
-            torch.stack(tensor.aminmax()) if tensor.numel() and not tensor.is_complex() else tensor
-        )
-        # the least and the largest are NaN if any is, and found in a fifth of the time
-        if wrong(ends).any() and (count := int(wrong(tensor).sum())):
+        wrong = ~tensor.isfinite() if name in parameters else tensor.isnan()
+        if count := int(wrong.sum()):
             raise CheckpointError(
                 f"checkpoint: {path} holds weights that are not finite ({count:,} of "
                 f"{tensor.numel():,} numbers of {name}); the file is damaged or was written by a "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import limbeck
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.records import MAX_BYTES, check, damaged, decode, encode
 from limbeck.storage import disk, files
-from limbeck.storage.disk import Content
 
 R = TypeVar("R")
 MANIFEST, FORMAT = "manifest.json", "limbeck-folder-1"
@@ -77,7 +75,7 @@ class Files:
 
 
 def write(
-    folder: str | Path, kind: str, content: Mapping[str, Content], keep: Collection[str] | None = ()
+    folder: str | Path, kind: str, content: Mapping[str, bytes], keep: Collection[str] | None = ()
 ) -> Path:
     r"""Write the files of a folder; all become visible in one operation, or none of them.
 
@@ -115,7 +113,7 @@ def write(
 
 
 def _write_pending(
-    folder: Path, kind: str, content: Mapping[str, Content], old: Manifest | None,
+    folder: Path, kind: str, content: Mapping[str, bytes], old: Manifest | None,
     keep: Collection[str] | None,
 ) -> Manifest:  # fmt: skip
     r"""Write new files under pending names, and commit them by replacing the manifest."""
@@ -125,15 +123,12 @@ def _write_pending(
     paths = [folder / disk.pending_name(name, token) for name in (*content, MANIFEST)]
     open_files: list[int] = []
     try:
-        with ThreadPoolExecutor(1) as pool:  # digests of large files are computed meanwhile
-            large = sum(map(disk.size_of, content.values())) > 2**22
-            digests = (pool.map if large else map)(_record, content.values())
-            for path, part in zip(paths, content.values(), strict=False):
-                open_files.append(disk.create(path, disk.buffers(part)))
-            entries |= dict(zip(content, digests, strict=True))
+        for path, (name, part) in zip(paths, content.items(), strict=False):
+            open_files.append(disk.create(path, part))
+            entries[name] = _record(part)
         obsolete = {n: e for n, e in present.items() if n not in entries}
         new = Manifest(FORMAT, kind, token, limbeck.__version__, entries, obsolete)
-        open_files.append(disk.create(paths[-1], (encode(new),)))
+        open_files.append(disk.create(paths[-1], encode(new)))
         flushed, open_files = open_files, []
         disk.flush(flushed)
         disk.replace(paths[-1], folder / MANIFEST)
@@ -165,7 +160,7 @@ def _settle(folder: Path, manifest: Manifest, own: bool = False) -> None:
         # a later writer checks that it is not another file that the user has put there since
         with suppress(OSError):
             path, most = folder / name, entry.bytes + 1
-            if own or (name in present and _record([disk.read(path, most)]) == entry):
+            if own or (name in present and _record(disk.read(path, most)) == entry):
                 disk.remove(path)
     if any(name.endswith(".new") for name in present):
         disk.remove_pending(folder)
@@ -285,16 +280,13 @@ def _at(folder: Path, manifest: Manifest, name: str, use: Callable[[Path], R]) -
 def _read_checked(folder: Path, manifest: Manifest, name: str) -> bytearray:
     entry = manifest.files[name]
     content = _at(folder, manifest, name, lambda path: disk.read(path, entry.bytes))
-    if hashlib.sha256(content).hexdigest() != entry.sha256:
+    if _record(content) != entry:
         raise damaged(folder / name, f"has another content than {MANIFEST} says")
     return content
 
 
-def _record(content: Content) -> FileRecord:
-    digest = hashlib.sha256()
-    for buffer in disk.buffers(content):
-        digest.update(buffer)
-    return FileRecord(digest.hexdigest(), disk.size_of(content))
+def _record(content: bytes | bytearray) -> FileRecord:
+    return FileRecord(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _check_name(name: str, path: Path) -> None:

@@ -16,7 +16,6 @@ from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
 from limbeck.records import AnyNumber, encode, of_file
 from limbeck.storage import STUDENT_FILES, files, folders
-from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
 from limbeck.text import PlainTable, table_text
 
@@ -97,7 +96,7 @@ class Result:
         r"""Write the student (safetensors) and the rest (JSON) into a folder."""
         return folders.write(folder, "result", self.to_files())
 
-    def to_files(self) -> dict[str, Content]:
+    def to_files(self) -> dict[str, bytes]:
         r"""The files that `save` writes, by name."""
         about = {name: getattr(self, name) for name in FIELDS}
         tensors = files.encode(self.student.state_dict(), {"spec": spec_of(self.student)}, FORMAT)
