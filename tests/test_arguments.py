@@ -35,7 +35,7 @@ CONTRACT = {
     "draw", "encode", "end", "expand", "features", "from_files", "from_saved", "from_spec",
     "from_tensors", "get_extra_state", "gradient", "infer_output", "jump", "least_size",
     "leave_start", "load_state_dict", "logs", "make_room", "mix", "move", "next_rows", "of",
-    "on_evaluation", "own_batch", "preactivation", "prepare", "probabilities", "probe",
+    "on_evaluation", "preactivation", "prepare", "probabilities", "probe",
     "refuse_derivatives", "rounded", "rows", "same_until", "set_extra_state", "set_moments_",
     "shipped", "signs", "start", "state_dict", "step", "sweep", "tail", "take", "to", "view",
 }  # fmt: skip

@@ -86,10 +86,6 @@ class Pairs(_FromDraws, Nested):
             return self._with_outcomes(source.build(source.next_rows(n)))
         return self._with_outcomes(source(n))
 
-    def own_batch(self) -> Batch:
-        source = self.sources[0]
-        return self._with_outcomes(source.build(source.own_batch()))
-
     def _probe(self, n: int) -> Batch:
         return self._with_outcomes(self.sources[0].probe(n))
 

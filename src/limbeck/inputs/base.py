@@ -3,7 +3,7 @@ r"""The base class of all sources of inputs, and of sources made of other source
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,9 +28,9 @@ class Inputs(ABC):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
-    # by name in a state, attributes other than the generator: tensors, numbers, lists of numbers
-    STATE: ClassVar[Mapping[str, str]] = {}
-    own_batches = False  # whether the data come in batches, which the loop takes by `own_batch`
+    # attributes to save beside the generator: tensors, numbers, lists of numbers
+    STATE: ClassVar[tuple[str, ...]] = ()
+    own_batches = False  # whether the data come in batches, which the loop takes by `draw(None)`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
 
     @checked_arguments
@@ -47,10 +47,6 @@ class Inputs(ABC):
     @abstractmethod
     def build(self, drawn: Any) -> Batch:
         r"""The batch of a draw: a pure function of tensors."""
-
-    def own_batch(self) -> Any:
-        r"""The next of the data's own batches, as `draw` returns it."""
-        raise NotImplementedError
 
     def __call__(self, n: int) -> Batch:
         return self.build(self.draw(n))
@@ -78,18 +74,18 @@ class Inputs(ABC):
     def state_dict(self) -> dict[str, Tensor]:
         r"""The tensors that are needed to continue drawing exactly."""
         state = {"generator": self.generator.get_state()}
-        for key, name in self.STATE.items():
+        for name in self.STATE:
             value = getattr(self, name)
             value = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-            state[key] = value.clone()
+            state[name] = value.clone()
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         r"""Continue from a state of `state_dict`."""
         self.generator.set_state(state["generator"].cpu())
-        for key, name in self.STATE.items():
+        for name in self.STATE:
             tensor = isinstance(getattr(self, name), Tensor)
-            value = state[key].to(self.device, copy=True) if tensor else state[key].tolist()
+            value = state[name].to(self.device, copy=True) if tensor else state[name].tolist()
             setattr(self, name, value)
 
 

@@ -3,8 +3,8 @@ r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -241,7 +241,7 @@ class Mix(Nested):
     torch.Size([100, 2])
     """
 
-    STATE: ClassVar[Mapping[str, str]] = {"given": "totals", "start": "start"}
+    STATE = ("totals", "start")
 
     @arg.checked_arguments
     def __init__(

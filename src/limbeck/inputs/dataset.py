@@ -3,7 +3,7 @@ r"""The user's data: rows of a data set, and batches of a torch DataLoader."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy
 from typing import Any, ClassVar
 
@@ -76,7 +76,7 @@ class Dataset(Inputs):
     [0, 1, 2]
     """
 
-    STATE: ClassVar[Mapping[str, str]] = {"order": "order", "position": "position"}
+    STATE: ClassVar[tuple[str, ...]] = ("order", "position")
     order: Tensor  # of the rows in the present pass
     position: int  # in this order
 
@@ -198,13 +198,10 @@ class Loader(Eager):
         self.ahead: deque[Batch] = deque()  # what was read of the loader and not used yet
         self._restart()
 
-    def draw(self, n: int) -> Batch:
-        batches = list(self._take(n))
-        self.used += n
-        return join_batches(batches, ["a batch"] * len(batches), "loader")
-
-    def own_batch(self) -> Batch:
-        batch = self.ahead.popleft() if self.ahead else self._fetch()
+    def draw(self, n: int | None) -> Batch:
+        r"""The next n inputs, or the loader's next batch."""
+        batches = [self._next()] if n is None else list(self._take(n))
+        batch = join_batches(batches, ["a batch"] * len(batches), "loader")
         self.used += rows(batch.x)
         return batch
 
@@ -240,11 +237,14 @@ class Loader(Eager):
     def _take(self, n: int) -> Iterator[Batch]:
         r"""The next n rows, in the batches that they come in."""
         while n > 0:
-            batch = self.ahead.popleft() if self.ahead else self._fetch()
+            batch = self._next()
             if (size := rows(batch.x)) > n:
                 self.ahead.appendleft(part_of(batch, n, size))
             yield part_of(batch, 0, n)
             n -= size
+
+    def _next(self) -> Batch:
+        return self.ahead.popleft() if self.ahead else self._fetch()
 
     def _fetch(self) -> Batch:
         if self.start is None:

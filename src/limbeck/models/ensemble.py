@@ -259,7 +259,7 @@ def _stack(outputs: Iterator[Tensor]) -> Tensor:
 class Resamples(Dataset):
     r"""Shuffled passes of M members, each over its own resample of the rows: x (n, M, ...)."""
 
-    STATE: ClassVar[Mapping[str, str]] = {**Dataset.STATE, "rows": "rows"}
+    STATE = (*Dataset.STATE, "rows")
 
     def __init__(
         self, X: Any, y: Any, members: int, bootstrap: bool = True, seed: int | None = None

@@ -30,7 +30,6 @@ class Stored(Teacher):
         pools: By (domain, weight), random cotangents (N, r, I) and the derivatives (N, r, D)
             of those combinations of the outputs. Default: None.
         hidden: Hidden layers (N, ...) by name. Default: None.
-        of: The original teacher, which is released together with this one. Default: None.
     """
 
     @checked_arguments
@@ -42,9 +41,7 @@ class Stored(Teacher):
         derivatives: Dict[dict[str, Tensor]] | None = None,
         pools: Dict[dict[tuple[str, str], tuple[Tensor, Tensor]]] | None = None,
         hidden: Dict[dict[str, Tensor]] | None = None,
-        of: Teacher | None = None,
     ) -> None:
-        self.of = of
         super().__init__(self._missing, output, differentiable=bool(derivatives or pools))
         self.values, self.derivatives = values, derivatives or {}
         self.pools, self.hidden = pools or {}, hidden or {}
@@ -64,10 +61,6 @@ class Stored(Teacher):
     def to(self, device: torch.device) -> None:
         for name in ("values", "derivatives", "pools", "hidden"):
             setattr(self, name, map_tensors(lambda t: t.to(device), getattr(self, name)))
-
-    def release(self) -> None:
-        if self.of is not None:
-            self.of.release()
 
     def signs(self, k: int, n: int, outputs: int, generator: torch.Generator) -> Tensor:
         if not self.pools:
@@ -157,4 +150,4 @@ def precompute(
     parts = zip(*map(leaves, targets), strict=True)
     joined = map_tensors(lambda first: torch.cat(next(parts)), targets[0])
     form = "log_probabilities" if logs else teacher.form
-    return Stored(joined.pop("values"), form, of=teacher, **joined)
+    return Stored(joined.pop("values"), form, **joined)

@@ -58,7 +58,8 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.student, self.inputs, self.loss = student, inputs, loss
-        self.teacher = teacher  # no module, so that its parameters are not this module's
+        # no modules, so that their parameters are not this one's; its targets may get stored
+        self.teacher = self.original_teacher = teacher
         self.coefficients = [c for c, _ in loss]
         self.terms = [term for _, term in loss]
         names = [term.name for term in self.terms]  # with a number behind those that repeat
@@ -162,7 +163,7 @@ class Objective(nn.Module):
 
     def draw(self, n: int | None) -> Plan:
         r"""All random tensors of one step at n inputs, or at the inputs' own next batch."""
-        plan: Plan = {"inputs": self.inputs.own_batch() if n is None else self.inputs.draw(n)}
+        plan: Plan = {"inputs": self.inputs.draw(n)}  # type: ignore[arg-type]
         n = rows(self.batch(plan).x) if n is None else n
         if self.requires and self.teacher.opaque:
             plan["teacher"] = self.teacher.prepare(self.batch(plan))
@@ -205,7 +206,7 @@ class Objective(nn.Module):
 
     def release(self) -> None:
         r"""Restore modes and hooks of both models."""
-        self.teacher.release()
+        self.original_teacher.release()
         close_taps(self.student)
 
     def rng_state(self) -> dict[str, Tensor]:
