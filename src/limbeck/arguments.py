@@ -118,8 +118,6 @@ class Truth(Converter):
     expected = "True or False"
 
     def convert(self, value: Any) -> bool:
-        if value is True or value is False:
-            return value
         value = scalar(value) if isinstance(value, np.ndarray | Tensor) else value
         if isinstance(value, int | np.bool_ | np.integer) and value in (0, 1):
             return bool(value)

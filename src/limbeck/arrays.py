@@ -328,10 +328,6 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in FLOATS}  # which specs may name
-
-
 def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     r"""The tensors whose names begin with a prefix, without that prefix."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import pickle
 import types
 from collections.abc import Iterable, Mapping
@@ -44,12 +45,12 @@ def of_object(value: object) -> str | None:
 
 def object_bytes(value: object) -> int | None:
     r"""The size of a model's pickle; None where it cannot be made, or would not hold the model."""
-    sizing = _Sizing()
+    content = io.BytesIO()
     try:
-        sizing.dump(value)
-    except Exception:  # whatever the object's own code raises, and what `_Sizing` does
+        _Pickler(content, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    except Exception:  # whatever the object's own code raises, and what `_Pickler` does
         return None
-    return sizing.written
+    return content.tell()
 
 
 def is_wrapper(value: object) -> bool:
@@ -64,16 +65,8 @@ def is_wrapper(value: object) -> bool:
     return False
 
 
-class _Sizing(pickle.Pickler):
-    r"""A pickler that only counts bytes, and gives up at a model whose content it cannot see."""
-
-    def __init__(self) -> None:
-        self.written = 0
-        super().__init__(self, protocol=pickle.HIGHEST_PROTOCOL)
-
-    def write(self, part: bytes | pickle.PickleBuffer) -> int:
-        self.written += (size := memoryview(part).nbytes)
-        return size
+class _Pickler(pickle.Pickler):
+    r"""A pickler that gives up at a model whose content it cannot see."""
 
     def reducer_override(self, value: object) -> Any:
         if is_wrapper(value):
@@ -84,17 +77,11 @@ class _Sizing(pickle.Pickler):
 def of_module(module: nn.Module) -> str | None:
     r"""A hash of a module's classes, settings and tensors; None where some cannot be pickled."""
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile gives
-    parts: list[str | bytes] = [repr(module)]
-    for name, part in module.named_modules():
-        settings = of_object(map_tensors(_raw, _settings(part)))  # type: ignore[arg-type]
-        if settings is None or isinstance(part, torch.jit.ScriptModule):
-            return None  # what is scripted keeps its code out of sight
-        parts += [name, _qualified(part), settings]
-    for name, value in module.state_dict().items():
-        if not isinstance(value, Tensor):
-            return None
-        parts += [name, str(value.dtype), str(tuple(value.shape)), _raw(value)]
-    return digest(*parts)
+    named = list(module.named_modules())
+    if any(isinstance(part, torch.jit.ScriptModule) for _, part in named):
+        return None  # what is scripted keeps its code out of sight
+    parts = [(name, _qualified(part), _settings(part)) for name, part in named]
+    return of_object(map_tensors(_raw, [repr(module), parts, dict(module.state_dict())]))
 
 
 def module_bytes(module: nn.Module) -> int | None:
@@ -151,8 +138,9 @@ def of_files(paths: Iterable[Path]) -> str:
     return digest(*codes)
 
 
-def _raw(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def _raw(tensor: Tensor) -> Any:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return str(tensor.dtype), tuple(tensor.shape), flat.view(torch.uint8).numpy().tobytes()
 
 
 def _qualified(value: object) -> str:

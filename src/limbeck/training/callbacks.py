@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -103,9 +103,11 @@ class Logger(Callback):
         self._failed = False
         try:
             self._open(name_of(settings), settings, int((history.get("step") or [-1])[-1]))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk may be emptied again
-                return self._give_up(error)
+        except LimbeckError:
+            raise
+        except Exception as error:  # of any library, disk or network
+            if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
+                return self._give_up(error)  # a full disk may be emptied again
             raise ArgumentError("callbacks", f"{self!r} ({error})", "a place to write") from error
 
     def on_evaluation(self, entry: Mapping[str, float]) -> None:
@@ -204,29 +206,23 @@ class MLflow(Logger):
         self._client: Any = None
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
-        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
-        self._logged: set[int] = set()
-        try:
-            self._client = client = MlflowClient(tracking_uri=self.uri)
-            known = client.get_experiment_by_name(self.experiment)
-            experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-            self._id = None
-            query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-            options: dict[str, Any] = {"max_results": 1, "order_by": order}
-            for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
-                self._id = run.info.run_id
-                client.update_run(self._id, status="RUNNING")
-                self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
-            if self._id is None:
-                tags = {TAG: name, "mlflow.runName": name}
-                self._id = client.create_run(experiment, tags=tags).info.run_id
-                for key, value in settings.items():
-                    client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
-        except MlflowException as error:
-            expected = "a store that MLflow can use"
-            raise ArgumentError("callbacks", f"{self!r} ({error})", expected) from error
+        self._client = client = MlflowClient(tracking_uri=self.uri)
+        known = client.get_experiment_by_name(self.experiment)
+        experiment = known.experiment_id if known else client.create_experiment(self.experiment)
+        self._id, self._logged = None, set[int]()
+        query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
+        options: dict[str, Any] = {"max_results": 1, "order_by": order}
+        for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
+            self._id = run.info.run_id
+            client.update_run(self._id, status="RUNNING")
+            self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
+        if self._id is None:
+            tags = {TAG: name, "mlflow.runName": name}
+            self._id = client.create_run(experiment, tags=tags).info.run_id
+            for key, value in settings.items():
+                client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

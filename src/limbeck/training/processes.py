@@ -72,7 +72,7 @@ class Distributed(Eager):
                 received = f"the layer {name!r}, a SyncBatchNorm, which cannot be differentiated"
                 expected = "a BatchNorm, whose running statistics are averaged over the processes"
                 raise ArgumentError("student", received, expected)
-        _refuse_equal_inputs(objective.inputs, objective._like)
+        _refuse_equal_inputs(objective.inputs)
         before = dict(objective.named_buffers())
         with torch.no_grad():
             for tensor in (*objective.parameters(), *before.values()):
@@ -92,12 +92,12 @@ class Distributed(Eager):
         update.reduce = average
 
 
-def _refuse_equal_inputs(source: Inputs, probe: X) -> None:
+def _refuse_equal_inputs(source: Inputs) -> None:
     r"""Refuse inputs of which two processes draw the same rows, as with a generator of its own."""
     parts = [part for part in getattr(source, "sources", ()) if isinstance(part, Inputs)]
     for part in parts:  # of a mixture: they draw by themselves
-        _refuse_equal_inputs(part, as_batch(part.probe(COMPARED_ROWS)).x)
-    if parts or _all_different(_digest(probe)):
+        _refuse_equal_inputs(part)
+    if parts or _all_different(_digest(as_batch(source.probe(COMPARED_ROWS)).x)):
         return
     state = {name: tensor.clone() for name, tensor in source.state_dict().items()}
     size = min(COMPARED_ROWS, len(source)) if hasattr(source, "__len__") else COMPARED_ROWS
