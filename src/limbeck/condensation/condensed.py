@@ -40,6 +40,7 @@ from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
 from limbeck.records import damaged, encode, of_file
 from limbeck.storage import files
+from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
 from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training
@@ -206,7 +207,7 @@ class Condensed(Result):
         by_name = "posterior_predictive" in inspect.signature(arviz.from_dict).parameters
         return arviz.from_dict(**groups) if by_name else arviz.from_dict(groups)
 
-    def to_files(self) -> dict[str, bytes]:
+    def to_files(self) -> dict[str, Content]:
         bag = None
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}

@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
+
+Content: TypeAlias = bytes  # of a file, where a class has a property of that name
 
 # Until it is complete, a file has a pending name with the token of its writer: files of a folder
 # end in .new, single ones in .tmp.

@@ -1,3 +1,1 @@
 r"""Training a student: one loop, its settings, its engines and its result."""
-
-from __future__ import annotations
