@@ -15,19 +15,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck import losses, storage
+import limbeck as lb
+from limbeck import storage
 from limbeck.arguments import choice
-from limbeck.compression.compress import compress
-from limbeck.condensation.condense import condense
 from limbeck.condensation.models import logistic
-from limbeck.inputs import Noise
-from limbeck.models import Ensemble
-from limbeck.models.nade import NADE
-from limbeck.models.rbm import RBM
-from limbeck.normalization.log_partition import log_partition
-from limbeck.normalization.normalize import normalize
 from limbeck.report import records
-from limbeck.samplers.slice import Slice
 
 TEST = 500  # images
 TEACHER, STUDENT = (64, 200, 100, 10), (38,)
@@ -72,12 +64,12 @@ class Demo:
         members, sizes = self.members, "-".join(map(str, TEACHER))
         self.say(f"Training a teacher on {len(X):,} images of digits: {members} nets {sizes} …")
         options = {"members": members, "epochs": 30, **self.training}
-        teacher = Ensemble.train_bootstrap(TEACHER, X, y, **options)
+        teacher = lb.Ensemble.train_bootstrap(TEACHER, X, y, **options)
         X, y = X[: len(X) // 10], y[: len(y) // 10]
         self.say(f"Compressing it: predictions and derivatives at {len(X)} images, no labels …")
-        loss = losses.cross_entropy() + 1e-2 * losses.derivative_error()
+        loss = lb.losses.cross_entropy() + 1e-2 * lb.losses.derivative_error()
         options = {"inputs": "data", "loss": loss, "steps": self.steps, **self.training}
-        small = compress(teacher, X, STUDENT, **options)
+        small = lb.compress(teacher, X, STUDENT, **options)
         report = small.report(X_test, y_test, labels=y)
         self.say(f"\n{report}\n")
         return small, {"report": report, "X": X_test}
@@ -93,11 +85,12 @@ class Demo:
             return F.logsigmoid(w @ (sign[:, None] * x).T).sum(1) - w.square().sum(1) / 200
 
         self.say(f"Sampling the posterior of a logistic regression on {len(x)} points …")
-        chains = Slice(log_posterior, torch.zeros(100, 2), seed=self.seed).burn_in(100)
+        chains = lb.samplers.Slice(log_posterior, torch.zeros(100, 2), seed=self.seed).burn_in(100)
         draws = torch.stack([chains.step() for _ in range(100)], 1)  # (chains, draws, 2)
         self.say(f"Condensing {draws[..., 0].numel():,} draws into ten …")
         options = {"components": 10, "steps": max(1, self.steps // 3), **self.training}
-        result = condense(draws, logistic(), Noise(2, scale=math.sqrt(10)), **options)
+        inputs = lb.inputs.Noise(2, scale=math.sqrt(10))
+        result = lb.condense(draws, logistic(), inputs, **options)
         side = torch.linspace(-8, 8, 65)
         grid = torch.cartesian_prod(side, side)
         agreement = result.report(grid)
@@ -109,20 +102,20 @@ class Demo:
         X, _, X_test, _ = self.digits()
         X, X_test = (X > 0.5).float(), (X_test > 0.5).float()
         self.say(f"Training an RBM with {HIDDEN} hidden units on {len(X):,} binary images …")
-        rbm = RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **self.training)
+        rbm = lb.RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **self.training)
         self.say("Distilling it into a NADE that starts at its weights …")
         generator = torch.Generator().manual_seed(self.seed)
-        student = NADE(64, 2 * HIDDEN, generator=generator)
+        student = lb.NADE(64, 2 * HIDDEN, generator=generator)
         options = {"chains": 1000, "burn_in": 500, "init": "teacher", **self.training}
-        result = normalize(rbm, student, steps=self.steps, **options)
+        result = lb.normalize(rbm, student, steps=self.steps, **options)
         self.say("Estimating log Z …\n")
         options = {"samples": 5000, "seed": self.seed, "progress": self.progress}
         estimates = {
-            "bridge": log_partition(rbm, student, method="bridge", burn_in=500, **options),
-            "importance": log_partition(rbm, student, method="importance", **options),
-            "ais": log_partition(rbm, method="ais", schedule=300, **options),
+            "bridge": lb.log_partition(rbm, student, method="bridge", burn_in=500, **options),
+            "importance": lb.log_partition(rbm, student, method="importance", **options),
+            "ais": lb.log_partition(rbm, method="ais", schedule=300, **options),
         }
-        exact = log_partition(rbm, method="exact", progress=self.progress)
+        exact = lb.log_partition(rbm, method="exact", progress=self.progress)
         for z in (*estimates.values(), exact):
             self.say(z.sentence())
         return result, {"target": rbm, "data": X_test, "log_z": estimates, "exact": exact.value}
