@@ -34,7 +34,7 @@ from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, as_inputs
-from limbeck.inputs.base import Eager, Inputs
+from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
@@ -221,9 +221,8 @@ def _condense_draws(
     split = hold_out(all_inputs, request.held_out, request.held_out_fraction, seed)
     source = split.training
     for part, part_seed in ((source, seed), (split.source, seed + 1)):
-        if isinstance(part, Eager):
-            part.convert()  # what a function returns need not be of the floating type of the draws
         if part is not None:
+            part.convert()  # what a function returns need not be of the floating type of the draws
             part.to(device, dtype, part_seed)
     training = split.fit_batches(request.training, all_inputs)
     x = source.probe(PROBE).x

@@ -32,6 +32,7 @@ class Inputs(ABC):
     STATE: ClassVar[tuple[str, ...]] = ()
     own_batches = False  # whether the data come in batches, which the loop takes by `draw(None)`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
+    converts = False  # whether tensors of another floating type are converted, not refused
 
     @checked_arguments
     def __init__(self, seed: Seed | None = None) -> None:
@@ -44,9 +45,10 @@ class Inputs(ABC):
     def draw(self, n: int) -> Any:
         r"""The random tensors of n inputs."""
 
-    @abstractmethod
     def build(self, drawn: Any) -> Batch:
-        r"""The batch of a draw: a pure function of tensors."""
+        r"""The batch of a draw, a pure function of tensors. Default: the draw is the batch."""
+        batch: Batch = drawn
+        return batch
 
     def __call__(self, n: int) -> Batch:
         return self.build(self.draw(n))
@@ -88,20 +90,10 @@ class Inputs(ABC):
             value = state[name].to(self.device, copy=True) if tensor else state[name].tolist()
             setattr(self, name, value)
 
-
-class Eager(Inputs):
-    r"""A source that returns complete batches in `draw`, so that `build` does nothing."""
-
-    converts = False  # whether tensors of another floating type are converted, not refused
-
     def convert(self) -> None:
         self.converts = True
 
-    def build(self, drawn: Any) -> Batch:
-        batch: Batch = drawn
-        return batch
-
-    def checked(self, value: Any, n: int | None, argument: str) -> Batch:
+    def _checked(self, value: Any, n: int | None, argument: str) -> Batch:
         r"""A batch of a Batch or x from user code: n (None: any) rows on the student's device."""
         batch = value if isinstance(value, Batch) else Batch(value)
         if isinstance(batch.x, tuple | list) or not hasattr(batch.x, "__len__"):
@@ -130,7 +122,7 @@ class Eager(Inputs):
         return torch.ones(arrays.rows(batch.x), dtype=dtype, device=self.device)
 
 
-class Nested(Eager):
+class Nested(Inputs):
     r"""A source that draws from others, each with its own seed."""
 
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
@@ -145,8 +137,7 @@ class Nested(Eager):
     def convert(self) -> None:
         super().convert()
         for source in self.sources:
-            if isinstance(source, Eager):
-                source.convert()
+            source.convert()
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)

@@ -80,7 +80,7 @@ class Augment(Nested):
 
     def draw(self, n: int) -> Batch:
         batch = self.data.build(self.data.next_rows(n))
-        x = self.checked(self.transform(self.generator, batch.x), n, "transform").x
+        x = self._checked(self.transform(self.generator, batch.x), n, "transform").x
         return Batch(x, batch.y, batch.weight)
 
 

@@ -16,7 +16,7 @@ from limbeck import arrays
 from limbeck.arguments import Flag, Seed, UserObject, checked_arguments
 from limbeck.arrays import Batch, as_part, label, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, CheckpointError
-from limbeck.inputs.base import Eager, Inputs, join_batches
+from limbeck.inputs.base import Inputs, join_batches
 from limbeck.inputs.generated import seeded
 
 
@@ -166,7 +166,7 @@ class Dataset(Inputs):
             self.weight = self._weight.values.to(device, dtype or torch.get_default_dtype())
 
 
-class Loader(Eager):
+class Loader(Inputs):
     r"""A loader that is iterated repeatedly.
 
     Each step of a distillation uses the next batch of a DataLoader, of any size, including a
@@ -254,6 +254,6 @@ class Loader(Eager):
                 self.iterator = iter(self.loader) if self.iterator is None else self.iterator
                 item = next(self.iterator, None)
             if item is not None:
-                return self.checked(Batch(*_split_item(item, "loader")), None, "loader")
+                return self._checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader with items in every pass")

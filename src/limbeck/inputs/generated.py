@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 from limbeck.arguments import Finite, Positive, Seed, UserObject, checked_arguments, integer
 from limbeck.arrays import Batch
 from limbeck.errors import ArgumentError
-from limbeck.inputs.base import Eager, Inputs
+from limbeck.inputs.base import Inputs
 
 SPARE = np.random.MT19937(0)  # in place of NumPy's global generator, whose state is slow to copy
 
@@ -121,7 +121,7 @@ class Noise(Inputs):
         return Batch(self.mean + self.scale * drawn)
 
 
-class Function(Eager):
+class Function(Inputs):
     r"""The inputs that a function of n returns.
 
     Arguments:
@@ -136,7 +136,7 @@ class Function(Eager):
         self.fn = SeededCall(fn, "fn")
 
     def draw(self, n: int) -> Batch:
-        return self.checked(self.fn(self.generator, n), n, "fn")
+        return self._checked(self.fn(self.generator, n), n, "fn")
 
 
 class Samples(Function):
@@ -163,4 +163,4 @@ class Samples(Function):
         x = self.fn(self.generator, (n,) if self.takes_shape else n)
         if isinstance(x, Batch):
             raise ArgumentError("model", "a Batch of samples", "a tensor or a dict of tensors")
-        return self.checked(x, n, "model")
+        return self._checked(x, n, "model")
