@@ -128,14 +128,8 @@ def test_a_copy_is_the_folder_not_what_is_in_memory(tmp_path, copied):
     assert cache.answers("teacher", (5,)).get(KEYS)[0].all()
     other = copied(cache)
     assert other.folder == tmp_path
-    assert other._open == {}
     assert len(pickle.dumps(cache)) < 1000
     assert other.answers("teacher", (5,)).get(KEYS)[0].all()
-
-
-def test_answers_are_opened_once(tmp_path):
-    cache = TeacherCache(tmp_path)
-    assert cache.answers("teacher", (5,)) is cache.answers("teacher", (5,))
 
 
 def test_bad_arguments_are_named(tmp_path):

@@ -28,7 +28,7 @@ def test_probabilities_of_a_callable() -> None:
     teacher = as_row_teacher(softmax, X)
     assert isinstance(teacher, RowTeacher)
     assert (teacher.task, teacher.form, teacher.outputs) == ("classification", "probabilities", 3)
-    assert (teacher.module, teacher.module_form, teacher.name) == (None, None, "softmax")
+    assert (teacher.module, teacher.name) == (None, "softmax")
     assert teacher.classes.tolist() == [0, 1, 2]
     found = teacher(X)
     assert found.dtype == np.float64

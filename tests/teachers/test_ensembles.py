@@ -98,14 +98,14 @@ def test_modules_alone_are_one_module_that_can_be_differentiated() -> None:
     nets = [net(3, 4, 3, seed=s) for s in range(3)]
     teacher = as_row_teacher(nets, X, weights=[1, 2, 3])
     assert isinstance(teacher.module, Ensemble)
-    assert (teacher.module_form, teacher.name) == ("probabilities", "ensemble of 3")
+    assert (teacher.kind.form, teacher.name) == ("probabilities", "ensemble of 3")
     parts = [as_row_teacher(module, X)(X) for module in nets]
     np.testing.assert_allclose(teacher(X), np.average(parts, 0, [1, 2, 3]), rtol=1e-5)
     assert as_row_teacher(nn.ModuleList(nets), X).module is not None
     plain = [nn.Linear(3, 3), nn.Linear(3, 3)]
     assert as_row_teacher(plain, X, teacher_output="logits", classes=list("abc")).module is not None
     values = [net(3, 2, seed=s, output_form="values") for s in range(2)]
-    assert as_row_teacher(values, X).module_form == "values"
+    assert as_row_teacher(values, X).kind.form == "values"
 
 
 def test_modules_that_torch_cannot_average_as_one_are_averaged_outside() -> None:

@@ -49,7 +49,7 @@ def expected(module: nn.Module) -> Tensor:
 def test_classifiers_of_every_form(teacher, said, form) -> None:
     predictor = as_row_teacher(teacher, X, **said)
     assert predictor.module is teacher
-    assert (predictor.task, predictor.module_form, predictor.outputs) == ("classification", form, 4)
+    assert (predictor.task, predictor.kind.form, predictor.outputs) == ("classification", form, 4)
     raw = expected(teacher)
     p = {"logits": raw.softmax(1), "probabilities": raw, "log_probabilities": raw.exp()}[form]
     np.testing.assert_allclose(predictor(X), p.numpy(), rtol=1e-5)
@@ -57,14 +57,14 @@ def test_classifiers_of_every_form(teacher, said, form) -> None:
 
 def test_ensembles_values_labels_and_single_outputs() -> None:
     both = Ensemble([net(3, 4), net(3, 4, seed=1)])
-    assert as_row_teacher(both, X).module_form == "probabilities"
+    assert as_row_teacher(both, X).kind.form == "probabilities"
     np.testing.assert_allclose(as_row_teacher(both, X)(X), expected(both).numpy(), rtol=1e-6)
     values = as_row_teacher(net(3, 5, 2, output_form="values"), X)
-    assert (values.task, values.form, values.module_form) == ("regression", "values", "values")
+    assert (values.task, values.form, values.kind.form) == ("regression", "values", "values")
     said = as_row_teacher(
         net(3, 5, 1), X, task="regression"
     )  # though its form is logits by default
-    assert (said.module_form, said.outputs, said.predict(X).shape) == ("values", 1, (40,))
+    assert (said.kind.form, said.outputs, said.predict(X).shape) == ("values", 1, (40,))
     labels = as_row_teacher(plain(4), X, task="multilabel")
     np.testing.assert_allclose(labels(X), expected(labels.module).sigmoid().numpy(), rtol=1e-5)
     one = as_row_teacher(plain(1), X, task="classification")

@@ -66,18 +66,6 @@ def test_a_reader_sees_what_others_write_later(store, tmp_path):
     assert reader.get(inputs([5]))[0].tolist() == [True]
 
 
-def test_rows_are_mapped_not_loaded(store):
-    store.get(inputs([1]))
-    assert type(store._rows) is np.memmap
-    assert not store._rows.flags.writeable
-
-
-def test_the_index_is_built_once_for_the_same_rows(store, monkeypatch):
-    store.get(inputs([1]))
-    monkeypatch.setattr(store, "_index", lambda rows: pytest.fail("built again"))
-    assert store.get(inputs([2, 3]))[0].all()
-
-
 def test_the_first_of_two_answers_stays(store):
     store.put(inputs([1]), rows([99]))
     assert np.array_equal(store.get(inputs([1]))[1], rows([1]))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from limbeck.arguments import PathLike, checked_arguments
-from limbeck.errors import ArgumentError, CheckpointError, rename_argument, shown
+from limbeck.errors import ArgumentError, CheckpointError, rename_argument
 from limbeck.records import decode, encode
 from limbeck.storage import disk
 from limbeck.storage.files import differences
@@ -40,7 +39,6 @@ class TeacherCache:
         self.folder = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ArgumentError("cache", f"{self.folder}, which is a file", "a folder")
-        self._open: dict[str, Answers] = {}
 
     def answers(
         self, teacher: str, shape: tuple[int, ...], names: Sequence[str] = (), kind: str = "values"
@@ -53,8 +51,8 @@ class TeacherCache:
             names: Names of the outputs, if any; they must not change.
             kind: The kind of numbers: "values", or any other name.
         """
-        if not isinstance(teacher, str) or not teacher:
-            raise ArgumentError("cache_key", shown(teacher), "a string that stands for the teacher")
+        if not teacher:
+            raise ArgumentError("cache_key", "''", "a string that stands for the teacher")
         about = {
             "format": FORMAT, "teacher": teacher, "kind": kind, "shape": list(shape),
             "names": list(map(str, names)),
@@ -62,14 +60,7 @@ class TeacherCache:
         identity = json.dumps([teacher, kind, None, "float32"])  # as of format 1, to refuse those
         digest = hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
         legible = re.sub(r"[^\w.-]+", "-", teacher, flags=re.ASCII).strip(".-")[:40]
-        folder = self.folder / f"{legible}-{digest}".lstrip("-")
-        known = self._open.get(folder.name)
-        if known is None or known.about != about:
-            known = self._open[folder.name] = Answers(folder, about)
-        return known
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TeacherCache, (str(self.folder),)  # not what is in memory
+        return Answers(self.folder / f"{legible}-{digest}".lstrip("-"), about)
 
     def __repr__(self) -> str:
         return f"TeacherCache({str(self.folder)!r})"
@@ -96,21 +87,20 @@ class Answers:
         # the check is a hash of the key and the values
         parts = [("key", np.uint64, 2), ("check", np.uint64), ("values", np.float64, self.shape)]
         self.dtype = np.dtype(parts)
-        self._lock = threading.RLock()
-        self._index(np.empty(0, self.dtype))
 
     def get(self, keys: Array) -> tuple[Array, Array]:
         r"""Which rows, by keys (n, 2), are stored, (n,), and their predictions, in order."""
-        with self._lock:
-            self._refresh()
-            if not len(self._keys):
-                return np.zeros(len(keys), bool), np.empty((0, *self.shape))
-            order = np.argsort(keys[:, 0])  # a search in order is many times faster
-            at = np.empty(len(keys), np.intp)
-            at[order] = np.searchsorted(self._lanes, keys[order, 0])
-            at = np.minimum(at, len(self._keys) - 1)
-            known = (self._keys[at] == keys).all(1)
-            rows = self._rows[self._places[at[known]]]
+        if not (stored := self._stored()):
+            return np.zeros(len(keys), bool), np.empty((0, *self.shape))
+        rows = np.memmap(self.folder / ROWS, self.dtype, "r", shape=stored)
+        self._verify(rows[[0, -1]])
+        halves = np.array(rows["key"][:, 0])
+        places = np.argsort(halves, kind="stable")  # of equal keys the first stays
+        order, at = np.argsort(keys[:, 0]), np.empty(len(keys), np.intp)
+        at[order] = np.searchsorted(halves[places], keys[order, 0])  # in order: many times faster
+        at = places[np.minimum(at, stored - 1)]
+        known = (rows["key"][at] == keys).all(1)
+        rows = rows[at[known]]
         self._verify(rows)
         return known, np.array(rows["values"])
 
@@ -159,24 +149,9 @@ class Answers:
             raise _damaged(file, f"has {size:,} bytes, too few for {rows:,} rows of {self.dtype}")
         return rows
 
-    def _refresh(self) -> None:
-        r"""Read the rows that are new."""
-        stored, rows = self._stored(), np.empty(0, self.dtype)
-        if stored != len(self._rows):
-            if stored:
-                rows = np.memmap(self.folder / ROWS, self.dtype, "r", shape=stored)
-                self._verify(rows[[0, -1]])
-            self._index(rows)
-
     def _verify(self, rows: Array) -> None:
         if (_checks(rows["key"], rows["values"]) != rows["check"]).any():
             raise _damaged(self.folder / ROWS, "has other rows than were written")
-
-    def _index(self, rows: Array) -> None:
-        keys = np.array(rows["key"])
-        self._rows, self._places = rows, np.argsort(keys[:, 0], kind="stable")
-        self._keys = keys[self._places]
-        self._lanes = self._keys[:, 0].copy()  # contiguous, for the search
 
 
 def _checks(keys: Array, values: Array) -> Array:

@@ -42,7 +42,6 @@ class NetworkTeacher(RawTeacher):
         self.kind = spec.infer(raw, network=True)
         if self.kind.form == "labels":
             raise ArgumentError("teacher", "a module of labels", "a module of floating outputs")
-        self.module_form = self.kind.form
         super().__init__(name or type(module).__name__, raw, spec)
 
     def content(self) -> str | None:

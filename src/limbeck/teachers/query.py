@@ -379,10 +379,10 @@ class ScaledTeacher(nn.Module):
 
     def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
         super().__init__()
-        assert teacher.module is not None
-        self.module, self.task, self.form = teacher.module, teacher.task, teacher.module_form
+        assert isinstance(teacher, NetworkTeacher)
+        self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
         self.dtype = getattr(first_float(self.module), "dtype", None)
-        self.output_form = str(self.form) if self.task == "classification" else "values"
+        self.output_form = self.form if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))
 

@@ -113,7 +113,6 @@ class RowTeacher(Opaque, ABC):
     r"""A teacher on rows of any kind; `teacher(X)` gives probabilities or values (n, K)."""
 
     module: nn.Module | None = None  # that the loop can differentiate
-    module_form: str | None = None  # of the module's raw outputs
     kind: OutputKind | None = None  # what the model's raw outputs mean, where they are converted
     file: ModelFile | None = None
     model: object = None  # an object whose pickle is the teacher's content
