@@ -8,7 +8,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -53,17 +53,17 @@ def read(path: Path, size: int | None = None) -> bytearray:
     return content
 
 
-def create(path: Path, content: bytes) -> int:
-    r"""Write a new file with the permissions of the umask; its descriptor, to be flushed."""
-    return _write(path, content, os.O_EXCL)
+def create(path: Path, content: bytes) -> None:
+    r"""Write a new file, with the permissions of the umask, and wait until it is on the disk."""
+    _write(path, content, os.O_EXCL)
 
 
 def append(path: Path, content: bytes, end: int) -> None:
-    r"""Write into a file from byte `end` on, in place of what follows there."""
-    flush([_write(path, content, getattr(os, "O_NOFOLLOW", 0), end)])
+    r"""The same into a file from byte `end` on, in place of what follows there."""
+    _write(path, content, getattr(os, "O_NOFOLLOW", 0), end)
 
 
-def _write(path: Path, content: bytes, flags: int, start: int = 0) -> int:
+def _write(path: Path, content: bytes, flags: int, start: int = 0) -> None:
     flags |= os.O_CREAT | os.O_WRONLY | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags, 0o666)
     try:
@@ -72,26 +72,19 @@ def _write(path: Path, content: bytes, flags: int, start: int = 0) -> int:
         view = memoryview(content)
         while view.nbytes:
             view = view[os.write(descriptor, view[: 2**26]) :]
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def flush(descriptors: Sequence[int]) -> None:
-    r"""Wait until files are on the disk, and close them."""
-    try:
-        for descriptor in descriptors:
-            os.fsync(descriptor)
+        os.fsync(descriptor)
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def flush_folder(folder: Path) -> None:
     r"""Wait until the names in a folder are on the disk, where the system can do that."""
     with suppress(OSError):
-        flush([os.open(folder, os.O_RDONLY)])
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def replace(source: Path, path: Path) -> None:
@@ -144,7 +137,7 @@ def write_file(path: Path, content: bytes) -> None:
     make_folder(path.parent)
     pending = path.parent / pending_name(path.name, new_token(), "tmp")
     try:
-        flush([create(pending, content)])
+        create(pending, content)
         replace(pending, path)
     except BaseException:
         with suppress(OSError):

@@ -120,28 +120,21 @@ def _write_pending(
     token, present = disk.new_token(), {} if old is None else old.files
     kept = set(present if keep is None else keep) - content.keys()
     entries = {name: entry for name, entry in present.items() if name in kept}
-    paths = [folder / disk.pending_name(name, token) for name in (*content, MANIFEST)]
-    open_files: list[int] = []
     try:
-        for path, (name, part) in zip(paths, content.items(), strict=False):
-            open_files.append(disk.create(path, part))
+        for name, part in content.items():
+            disk.create(folder / disk.pending_name(name, token), part)
             entries[name] = _record(part)
         obsolete = {n: e for n, e in present.items() if n not in entries}
         new = Manifest(FORMAT, kind, token, limbeck.__version__, entries, obsolete)
-        open_files.append(disk.create(paths[-1], encode(new)))
-        flushed, open_files = open_files, []
-        disk.flush(flushed)
-        disk.replace(paths[-1], folder / MANIFEST)
+        pending = folder / disk.pending_name(MANIFEST, token)
+        disk.create(pending, encode(new))
+        disk.replace(pending, folder / MANIFEST)
     except BaseException:
         with suppress(OSError, CheckpointError):
             now = read_manifest(folder)
             if now is None or now.token != token:  # an interruption may come after the commit
-                for path in paths:
-                    disk.remove(path)
+                disk.remove_pending(folder)
         raise
-    finally:
-        for descriptor in open_files:
-            os.close(descriptor)
     return new
 
 
