@@ -114,16 +114,11 @@ class Inputs(ABC):
         part = part._replace(typed=part.typed and not self.converts)
         return arrays.cast(part, self.device, self.dtype, name)
 
-    def _weight(self, batch: Batch) -> Tensor:
-        r"""The weights (n,) of a batch; ones where it has none."""
-        if batch.weight is not None:
-            return batch.weight
-        dtype = self.dtype or torch.get_default_dtype()
-        return torch.ones(arrays.rows(batch.x), dtype=dtype, device=self.device)
-
 
 class Nested(Inputs):
     r"""A source that draws from others, each with its own seed."""
+
+    loss_of: Callable[[Batch], Tensor] | None = None  # the present losses (n,) of a batch
 
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
         super().__init__(seed)
@@ -131,6 +126,7 @@ class Nested(Inputs):
         self._seed_sources(self.seed or 0)
 
     def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
+        self.loss_of = loss_of
         for source in self.sources:
             source.bind(loss_of)
 
@@ -155,6 +151,13 @@ class Nested(Inputs):
         super().load_state_dict(state)
         for i, source in enumerate(self.sources):
             source.load_state_dict(strip_prefix(f"{i}.", state))
+
+    def _weight(self, batch: Batch) -> Tensor:
+        r"""The weights (n,) of a batch; ones where it has none."""
+        if batch.weight is not None:
+            return batch.weight
+        dtype = self.dtype or torch.get_default_dtype()
+        return torch.ones(arrays.rows(batch.x), dtype=dtype, device=self.device)
 
     def _seed_sources(self, seed: int) -> None:
         for source, source_seed in zip(self.sources, spread(seed, len(self.sources)), strict=True):

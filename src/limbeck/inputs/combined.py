@@ -200,10 +200,9 @@ class Munge(Nested):
         weight = None if weight is None else weight.index_select(0, drawn["row"])
         return Batch(result.get("", result), weight=weight)
 
-    def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        super().to(device, dtype, seed)
-        self.categorical = {name: mask.to(device) for name, mask in self.categorical.items()}
-        self.neighbours = None if self.neighbours is None else self.neighbours.to(device)
+    def _restart(self) -> None:
+        self.categorical = {name: m.to(self.device) for name, m in self.categorical.items()}
+        self.neighbours = None if self.neighbours is None else self.neighbours.to(self.device)
 
 
 def _categorical(x: X, named: Iterable[int | str]) -> dict[str, Tensor]:
@@ -332,11 +331,6 @@ class Seek(Nested):
         self.source = as_inputs(source, "source")
         super().__init__([self.source], seed)
         self.candidates, self.uniform = candidates, uniform
-        self.loss_of: Callable[[Batch], Tensor] | None = None
-
-    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
-        super().bind(loss_of)
-        self.loss_of = loss_of
 
     def probe(self, n: int) -> Batch:
         r"""Candidates of weight one: there is no loss before the first step."""

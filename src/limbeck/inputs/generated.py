@@ -110,7 +110,6 @@ class Noise(Inputs):
         sizes = shape if isinstance(shape, tuple | list) else (shape,)
         self.shape = tuple(integer("shape", size, expected, least=1) for size in sizes)
         self.scale, self.mean = scale, mean
-        self.dtype = torch.get_default_dtype()
 
     def draw(self, n: int) -> Tensor:
         return torch.randn(

@@ -3,6 +3,7 @@ r"""Querying a teacher: in batches, with a cache, with retries, within limits, w
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -199,9 +200,9 @@ class _Session:
         # a network's mode is set for each call, which only one thread at a time can do
         self.workers = query.workers if getattr(teacher, "module", None) is None else 1
         self.rate_lock, self.stopping = threading.Lock(), threading.Event()
-        self.size = query.batch_size or 8  # rows in the next call
-        if query.batch_size is None and query.queries_per_second is not None:
-            self.size = min(8, max(1, int(PATIENCE * query.queries_per_second)))
+        # rows in a call at most, and in the next one
+        self.largest = int(min(16_384, max(1, PATIENCE * (query.queries_per_second or math.inf))))
+        self.size = query.batch_size or min(8, self.largest)
         self.written = time.monotonic()
 
     def _recall(self) -> None:
@@ -297,9 +298,7 @@ class _Session:
             if seconds > 2 * PATIENCE:
                 self.size = max(1, int(self.size * PATIENCE / seconds))
             elif seconds <= PATIENCE:
-                self.size = min(16_384, self.size * (8 if seconds < PATIENCE / 16 else 2))
-            if (rate := self.query.queries_per_second) is not None:
-                self.size = min(self.size, max(1, int(PATIENCE * rate)))
+                self.size = min(self.largest, self.size * (8 if seconds < PATIENCE / 16 else 2))
         # what took long is written at once: a killed run shall lose little
         if seconds > PATIENCE / 20 or time.monotonic() - self.written > PATIENCE:
             self._write()

@@ -132,9 +132,8 @@ class Objective(nn.Module):
 
     def _refuse_unnormalised(self) -> None:
         r"""Refuse students whose log density grows without bound under a loss that maximises it."""
-        if (self.form != "auto" and hasattr(self.student, "log_prob")) or self._declared:
-            return
-        if self.form == "auto" or hasattr(self.student, "log_unnormalized"):
+        normalised = self._declared or (self.form != "auto" and hasattr(self.student, "log_prob"))
+        if not normalised and (self.form == "auto" or hasattr(self.student, "log_unnormalized")):
             received = f"{type(self.student).__name__}, which has no method log_prob"
             expected = f"a normalised density for {self.loss!r}: a module with log_prob(x), or "
             expected += 'student_output="log_density" for one whose outputs are log densities'

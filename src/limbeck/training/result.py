@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
@@ -158,10 +158,15 @@ def read_files(folder: str | Path) -> Files:
 def from_files(saved: Files, student: nn.Module | None = None) -> Result:
     r"""The result of the files of a saved student; a module of the user's own needs a copy."""
     tensors, about = saved.tensors(STUDENT, FORMAT)
-    if student is None:
-        student = from_spec(about.get("spec"), saved.folder, tensors)
-    if callable(make_room := getattr(student, "make_room", None)):
-        with of_file(saved.path(STUDENT)):
+    spec, models = about.get("spec"), importlib.import_module("limbeck.models")
+    known = isinstance(spec, dict) and str(spec.get("type")) in models.BY_NAME
+    if student is None and not known:
+        received = f"None, and {saved.folder} holds a module of the user's own"
+        raise ArgumentError("student", received, "student=, an empty copy of it")
+    most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
+    with of_file(saved.path(STUDENT)):
+        student = models.from_spec(spec, most) if student is None else student
+        if callable(make_room := getattr(student, "make_room", None)):
             make_room(tensors)
     files.load_weights(student, tensors, saved.path(STUDENT))
     record = saved.fields(ABOUT, FIELDS)
@@ -175,15 +180,3 @@ def spec_of(student: nn.Module) -> dict[str, Any] | None:
     with suppress(ArgumentError):  # such as an ensemble of the user's modules
         return dict(model.spec()) if type(model) is known.get(type(model).__name__) else None
     return None
-
-
-def from_spec(spec: dict[str, Any] | None, folder: Path, tensors: dict[str, Tensor]) -> nn.Module:
-    r"""One of limbeck's models, from its description; nothing else is ever constructed."""
-    models = importlib.import_module("limbeck.models")
-    if not isinstance(spec, dict) or str(spec.get("type")) not in models.BY_NAME:
-        received = f"None, and {folder} holds a module of the user's own"
-        raise ArgumentError("student", received, "student=, an empty copy of it")
-    most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
-    with of_file(folder / STUDENT):
-        student: nn.Module = models.from_spec(spec, most)
-    return student
