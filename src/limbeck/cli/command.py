@@ -185,10 +185,9 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
     report = outcome.evidence.get("report", outcome.evidence.get("agreement"))
     export(outcome.saved, path, report=report)
-    files = getattr(outcome.saved, "exported", ())
-    if not files or report is None or not hasattr(report, "shipped"):
+    if not hasattr(report, "shipped"):
         return outcome
-    report = report.shipped({path.name: path.stat().st_size for path in files})
+    report = report.shipped({file.name: file.stat().st_size for file in outcome.saved.exported})
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
 
 
@@ -215,9 +214,8 @@ def interrupt_after_step() -> Iterator[None]:
         run.stop("interrupted", KeyboardInterrupt())
 
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # the last one not on Windows, nor under nohup
-    known = (getattr(signal, name) for name in names if hasattr(signal, name))
-    signals = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in signals}
+    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {n: signal.signal(n, handle) for n in signals if signal.getsignal(n) != signal.SIG_IGN}
     try:
         yield
         if interrupted:  # within the last step
