@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from limbeck.arguments import UserObject
 from limbeck.environment import load_matplotlib
+from limbeck.errors import ArgumentError
 from limbeck.storage import Saved
 from limbeck.text import shown
 
@@ -46,6 +47,10 @@ PAGE = {  # the style sheet's name of each colour
     "#ffffff": "var(--paper)",
     **{colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)},
 }  # fmt: skip
+
+
+class MissingDataError(ArgumentError):
+    r"""A result without what a picture shows."""
 
 
 @contextmanager
