@@ -185,7 +185,7 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
     report = outcome.evidence.get("report", outcome.evidence.get("agreement"))
     export(outcome.saved, path, report=report)
-    if not hasattr(report, "shipped"):
+    if report is None or not hasattr(report, "shipped"):
         return outcome
     report = report.shipped({file.name: file.stat().st_size for file in outcome.saved.exported})
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
