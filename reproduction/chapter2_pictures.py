@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, MUTED, canvas, save
+from limbeck.report.canvas import COLOURS, INK, MUTED
 from limbeck.report.plots import images
+from reproduction.canvas import canvas, save
 
 __all__ = ["Point", "cells", "curves", "drawn", "sheets"]
 

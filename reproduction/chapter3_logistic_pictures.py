@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, MUTED, canvas, save
+from limbeck.report.canvas import COLOURS, MUTED
 from limbeck.report.plots import classes, surface
+from reproduction.canvas import canvas, save
 from reproduction.posterior_plots import density, ellipses, numbers, weights
 
 __all__ = ["pictures"]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, LINES, MUTED, canvas, save
+from limbeck.report.canvas import COLOURS, INK, LINES, MUTED
 from reproduction import chapter3_logistic_pictures as chapter3_logistic
+from reproduction.canvas import canvas, save
 from reproduction.posterior_plots import numbers
 
 __all__ = ["pictures"]

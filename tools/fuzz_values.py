@@ -264,7 +264,7 @@ LEFT_OUT = {
         for name in ("MLP", "BatchedMLP", "Ensemble", "Preprocessed", "Trees", "SampleBag")
     ),  # called by torch, in every step
     "MLflow", "TensorBoard",  # need further packages
-    "DistilledClassifier.set_params", "DistilledRegressor.set_params", "export.quietly",
+    "DistilledClassifier.set_params", "DistilledRegressor.set_params",
     "export.of_result", "schedules.same_until", "page.document", "Portable.like", "Portable.rows",
     "Portable.check_inputs", "Inputs",
 }  # fmt: skip

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,120 +30,112 @@ COMMANDS = (
     "limbeck condense posterior.nc --predict models:predict --inputs data.csv",
     "limbeck logz rbm.npz",
 )
+Say = Callable[[object], None]  # prints a text
+Training = dict[str, Any]  # arguments of every training
+Part = tuple[object, dict[str, Any]]  # a result, and arguments of `records.to_record`
 
 
-@dataclass
-class Demo:
-    r"""Settings of the demo; each part returns a result and arguments of `records.to_record`."""
+def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    r"""Images (n, 64) between 0 and 1 and labels (n,), for training and for testing."""
+    data, generator = load_digits(), torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(data.target), generator=generator)
+    X = torch.as_tensor(data.data, dtype=torch.float32)[order] / 16
+    y = torch.as_tensor(data.target)[order]
+    return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
 
-    console: Console
-    members: int  # nets in the teacher ensemble
-    steps: int  # of each distillation
-    seed: int
-    progress: bool  # whether to show bars
 
-    @property
-    def training(self) -> dict[str, Any]:
-        r"""Arguments of every training."""
-        return {"seed": self.seed, "device": "cpu", "progress": self.progress}
+def compress_ensemble(say: Say, steps: int, training: Training, members: int) -> Part:
+    r"""Train an ensemble of nets on digits, and compress it from a tenth of them."""
+    X, y, X_test, y_test = digits(training["seed"])
+    sizes = "-".join(map(str, TEACHER))
+    say(f"Training a teacher on {len(X):,} images of digits: {members} nets {sizes} …")
+    options = {"members": members, "epochs": 30, **training}
+    teacher = lb.Ensemble.train_bootstrap(TEACHER, X, y, **options)
+    X, y = X[: len(X) // 10], y[: len(y) // 10]
+    say(f"Compressing it: predictions and derivatives at {len(X)} images, no labels …")
+    loss = lb.losses.cross_entropy() + 1e-2 * lb.losses.derivative_error()
+    options = {"inputs": "data", "loss": loss, "steps": steps, **training}
+    small = lb.compress(teacher, X, STUDENT, **options)
+    report = small.report(X_test, y_test, labels=y)
+    say(f"\n{report}\n")
+    return small, {"report": report, "X": X_test}
 
-    def say(self, text: object) -> None:
-        r"""Print plain text."""
-        self.console.print(str(text), highlight=False, markup=False, soft_wrap=True)
 
-    def digits(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        r"""Images (n, 64) between 0 and 1 and labels (n,), for training and for testing."""
-        data, generator = load_digits(), torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(data.target), generator=generator)
-        X = torch.as_tensor(data.data, dtype=torch.float32)[order] / 16
-        y = torch.as_tensor(data.target)[order]
-        return X[TEST:], y[TEST:], X[:TEST], y[:TEST]
+def condense_posterior(say: Say, steps: int, training: Training) -> Part:
+    r"""Sample the posterior of a logistic regression, and condense it into ten draws."""
+    generator = torch.Generator().manual_seed(training["seed"])
+    y = torch.arange(2).repeat_interleave(12)
+    sign = 2 * y - 1
+    x = torch.randn(24, 2, generator=generator) + 4 * torch.stack([sign, 0 * sign], 1)
 
-    def compress(self) -> tuple[object, dict[str, Any]]:
-        r"""Train an ensemble of nets on digits, and compress it from a tenth of them."""
-        X, y, X_test, y_test = self.digits()
-        members, sizes = self.members, "-".join(map(str, TEACHER))
-        self.say(f"Training a teacher on {len(X):,} images of digits: {members} nets {sizes} …")
-        options = {"members": members, "epochs": 30, **self.training}
-        teacher = lb.Ensemble.train_bootstrap(TEACHER, X, y, **options)
-        X, y = X[: len(X) // 10], y[: len(y) // 10]
-        self.say(f"Compressing it: predictions and derivatives at {len(X)} images, no labels …")
-        loss = lb.losses.cross_entropy() + 1e-2 * lb.losses.derivative_error()
-        options = {"inputs": "data", "loss": loss, "steps": self.steps, **self.training}
-        small = lb.compress(teacher, X, STUDENT, **options)
-        report = small.report(X_test, y_test, labels=y)
-        self.say(f"\n{report}\n")
-        return small, {"report": report, "X": X_test}
+    def log_posterior(w: Tensor) -> Tensor:  # with the prior N(0, 100 I)
+        return F.logsigmoid(w @ (sign[:, None] * x).T).sum(1) - w.square().sum(1) / 200
 
-    def condense(self) -> tuple[object, dict[str, Any]]:
-        r"""Sample the posterior of a logistic regression, and condense it into ten draws."""
-        generator = torch.Generator().manual_seed(self.seed)
-        y = torch.arange(2).repeat_interleave(12)
-        sign = 2 * y - 1
-        x = torch.randn(24, 2, generator=generator) + 4 * torch.stack([sign, 0 * sign], 1)
+    say(f"Sampling the posterior of a logistic regression on {len(x)} points …")
+    chains = lb.samplers.Slice(log_posterior, torch.zeros(100, 2), seed=training["seed"]).burn_in(
+        100
+    )
+    draws = torch.stack([chains.step() for _ in range(100)], 1)  # (chains, draws, 2)
+    say(f"Condensing {draws[..., 0].numel():,} draws into ten …")
+    options = {"components": 10, "steps": max(1, steps // 3), **training}
+    result = lb.condense(draws, logistic(), lb.inputs.Noise(2, scale=math.sqrt(10)), **options)
+    side = torch.linspace(-8, 8, 65)
+    grid = torch.cartesian_prod(side, side)
+    agreement = result.report(grid)
+    say(f"\n{agreement}\n")
+    return result, {"agreement": agreement, "x": grid, "points": x, "labels": y}
 
-        def log_posterior(w: Tensor) -> Tensor:  # with the prior N(0, 100 I)
-            return F.logsigmoid(w @ (sign[:, None] * x).T).sum(1) - w.square().sum(1) / 200
 
-        self.say(f"Sampling the posterior of a logistic regression on {len(x)} points …")
-        chains = lb.samplers.Slice(log_posterior, torch.zeros(100, 2), seed=self.seed).burn_in(100)
-        draws = torch.stack([chains.step() for _ in range(100)], 1)  # (chains, draws, 2)
-        self.say(f"Condensing {draws[..., 0].numel():,} draws into ten …")
-        options = {"components": 10, "steps": max(1, self.steps // 3), **self.training}
-        inputs = lb.inputs.Noise(2, scale=math.sqrt(10))
-        result = lb.condense(draws, logistic(), inputs, **options)
-        side = torch.linspace(-8, 8, 65)
-        grid = torch.cartesian_prod(side, side)
-        agreement = result.report(grid)
-        self.say(f"\n{agreement}\n")
-        return result, {"agreement": agreement, "x": grid, "points": x, "labels": y}
-
-    def normalize(self) -> tuple[object, dict[str, Any]]:
-        r"""Train an RBM on digits, distil it into a NADE, and estimate its log Z in three ways."""
-        X, _, X_test, _ = self.digits()
-        X, X_test = (X > 0.5).float(), (X_test > 0.5).float()
-        self.say(f"Training an RBM with {HIDDEN} hidden units on {len(X):,} binary images …")
-        rbm = lb.RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **self.training)
-        self.say("Distilling it into a NADE that starts at its weights …")
-        generator = torch.Generator().manual_seed(self.seed)
-        student = lb.NADE(64, 2 * HIDDEN, generator=generator)
-        options = {"chains": 1000, "burn_in": 500, "init": "teacher", **self.training}
-        result = lb.normalize(rbm, student, steps=self.steps, **options)
-        self.say("Estimating log Z …\n")
-        options = {"samples": 5000, "seed": self.seed, "progress": self.progress}
-        estimates = {
-            "bridge": lb.log_partition(rbm, student, method="bridge", burn_in=500, **options),
-            "importance": lb.log_partition(rbm, student, method="importance", **options),
-            "ais": lb.log_partition(rbm, method="ais", schedule=300, **options),
-        }
-        exact = lb.log_partition(rbm, method="exact", progress=self.progress)
-        for z in (*estimates.values(), exact):
-            self.say(z.sentence())
-        return result, {"target": rbm, "data": X_test, "log_z": estimates, "exact": exact.value}
+def normalize_rbm(say: Say, steps: int, training: Training) -> Part:
+    r"""Train an RBM on digits, distil it into a NADE, and estimate its log Z in three ways."""
+    X, _, X_test, _ = digits(training["seed"])
+    X, X_test = (X > 0.5).float(), (X_test > 0.5).float()
+    say(f"Training an RBM with {HIDDEN} hidden units on {len(X):,} binary images …")
+    rbm = lb.RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **training)
+    say("Distilling it into a NADE that starts at its weights …")
+    generator = torch.Generator().manual_seed(training["seed"])
+    student = lb.NADE(64, 2 * HIDDEN, generator=generator)
+    options = {"chains": 1000, "burn_in": 500, "init": "teacher", **training}
+    result = lb.normalize(rbm, student, steps=steps, **options)
+    say("Estimating log Z …\n")
+    options = {"samples": 5000, "seed": training["seed"], "progress": training["progress"]}
+    estimates = {
+        "bridge": lb.log_partition(rbm, student, method="bridge", burn_in=500, **options),
+        "importance": lb.log_partition(rbm, student, method="importance", **options),
+        "ais": lb.log_partition(rbm, method="ais", schedule=300, **options),
+    }
+    exact = lb.log_partition(rbm, method="exact", progress=training["progress"])
+    for z in (*estimates.values(), exact):
+        say(z.sentence())
+    return result, {"target": rbm, "data": X_test, "log_z": estimates, "exact": exact.value}
 
 
 def run(
     part: str, members: int, steps: int, seed: int, as_json: bool, progress: bool, folder: Path
 ) -> None:
     r"""Run one part of the demo, or all of them; write results and a page; print what came out."""
-    demo = Demo(Console(stderr=as_json), members, steps, seed, progress)
-    verbs = ("compress", "condense", "normalize")
+    say = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
+    training = {"seed": seed, "device": "cpu", "progress": progress}
+    verbs: dict[str, Callable[..., Part]] = {
+        "compress": partial(compress_ensemble, members=members),
+        "condense": condense_posterior, "normalize": normalize_rbm,
+    }  # fmt: skip
     choice("part", part, ("all", *verbs))
     contents = {}
     for verb in verbs if part == "all" else [part]:
-        result, options = getattr(demo, verb)()
+        result, options = verbs[verb](say, steps, training)
         command = f"limbeck demo {verb}"
         content, arrays = records.to_record(result, verb=verb, command=command, **options)
         storage.write(folder / verb, content, arrays)
         contents[verb] = storage.read(folder / verb).content
     missing = [name for name in ("jinja2", "matplotlib") if not importlib.util.find_spec(name)]
     if missing:
-        demo.say(f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'.")
+        say(f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'.")
     else:
         from limbeck.report.page import write_tour
 
         findings = [content["summary"] for content in contents.values()]
         page = write_tour([folder / verb for verb in contents], folder, findings, commands=COMMANDS)
-        demo.say(f"The report on all parts is {page}. Next: limbeck compress --help.")
+        say(f"The report on all parts is {page}. Next: limbeck compress --help.")
     if as_json:
         print(json.dumps(contents, indent=1))

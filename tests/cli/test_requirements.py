@@ -1,8 +1,12 @@
 r"""`--require`: what it means, for figures of either kind."""
 
-import pytest
+import math
 
-from limbeck.cli.command import (
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limbeck.cli.requirements import (
     Requirement,
     check_requirements,
     figures,
@@ -107,3 +111,34 @@ def test_figures_of_log_z_are_those_of_the_first_estimate():
 def test_bounds_are_inclusive_and_what_is_not_known_is_not_met(text, holds):
     (verdict,) = check_requirements(parse_requirements([text], "compress"), CONTENT)
     assert verdict["held"] == holds
+
+
+def verdict_on(value, bound, most):
+    content = {"verb": "normalize", "models": [], "divergence": {"value": value}}
+    return check_requirements([Requirement("divergence", bound, most)], content)[0]
+
+
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+@given(NUMBERS, NUMBERS, st.booleans())
+def test_it_holds_on_the_right_side_of_the_bound(value, bound, most):
+    verdict = verdict_on(value, bound, most)
+    assert verdict["held"] == (value <= bound if most else value >= bound)
+    word = "at " if verdict["held"] else ("above" if most else "below")
+    assert f", {word}" in verdict["words"]
+
+
+def test_rounding_does_not_hide_a_failure():
+    verdict = verdict_on(0.97999999, 0.98, most=False)
+    assert not verdict["held"]
+    assert "0.97999999" in verdict["words"]
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_what_is_not_known_has_not_been_met(value):
+    verdict = verdict_on(value, 0.1, most=True)
+    assert not verdict["held"]
+    assert verdict["words"] == (
+        "divergence is unchecked: it could not be computed; 0.1 was required"
+    )

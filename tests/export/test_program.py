@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import export, files, quietly
+from limbeck.export import export, files
 from tests.export.students import EVERY, net, rows
 from tests.refusals import refused
 
@@ -23,7 +23,7 @@ def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
     make, shape = EVERY[name]
     student = make().eval()
     path = export(student, tmp_path / "new" / "student.pt2", input_shape=shape, card=False)
-    with quietly():
+    with files.exporting(name, "a program"):
         program = torch.export.load(path).module()
     for n in (1, 2, 7):
         x = rows(student, shape, n)

@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 import limbeck as lb
-from limbeck.cli.command import check_requirements, parse_requirements
+from limbeck.cli.requirements import check_requirements, parse_requirements
 from limbeck.compression.fidelity.cost import bytes_on_disk, parameters
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.report.records import to_record

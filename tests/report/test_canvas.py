@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from limbeck.errors import LimbeckError
-from limbeck.report.canvas import canvas, save
+from reproduction.canvas import canvas, save
 
 matplotlib = pytest.importorskip("matplotlib")
 

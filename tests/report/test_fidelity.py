@@ -8,7 +8,7 @@ import pytest
 from limbeck.compression.fidelity.report import fidelity
 from limbeck.errors import LimbeckError
 from limbeck.report import fidelity_plots as draw
-from limbeck.report.canvas import canvas, save
+from reproduction.canvas import canvas, save
 from tests.refusals import refused
 
 matplotlib = pytest.importorskip("matplotlib")

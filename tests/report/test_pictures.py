@@ -6,7 +6,7 @@ import pytest
 from limbeck import storage
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures
-from limbeck.report.canvas import canvas
+from reproduction.canvas import canvas
 from tests.refusals import refused
 from tests.report import making
 

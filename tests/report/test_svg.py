@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from limbeck.report.canvas import COLOURS, INK, canvas, inline
+from limbeck.report.canvas import COLOURS, INK, inline
+from reproduction.canvas import canvas
 
 pytest.importorskip("matplotlib")
 

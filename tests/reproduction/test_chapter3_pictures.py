@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from limbeck.report import plots as surfaces
-from limbeck.report.canvas import canvas
+from reproduction.canvas import canvas
 from reproduction.chapter3_pictures import pictures
 from reproduction.posterior_plots import ellipses, weights
 from tests.refusals import refused

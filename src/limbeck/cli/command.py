@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import math
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import typer
 
 from limbeck.cli.options import ONE_CALL, Common, command_line
+from limbeck.cli.requirements import Requirement, check_requirements, parse_requirements
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
 
@@ -185,10 +185,9 @@ def _export(outcome: Outcome, path: Path | None) -> Outcome:
 
     report = outcome.evidence.get("report", outcome.evidence.get("agreement"))
     export(outcome.saved, path, report=report)
-    files = getattr(outcome.saved, "exported", ())
-    if not files or report is None or not hasattr(report, "shipped"):
+    if report is None or not hasattr(report, "shipped"):
         return outcome
-    report = report.shipped({path.name: path.stat().st_size for path in files})
+    report = report.shipped({file.name: file.stat().st_size for file in outcome.saved.exported})
     return outcome._replace(evidence=outcome.evidence | {"report": report}, text=str(report))
 
 
@@ -215,9 +214,8 @@ def interrupt_after_step() -> Iterator[None]:
         run.stop("interrupted", KeyboardInterrupt())
 
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # the last one not on Windows, nor under nohup
-    known = (getattr(signal, name) for name in names if hasattr(signal, name))
-    signals = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in signals}
+    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {n: signal.signal(n, handle) for n in signals if signal.getsignal(n) != signal.SIG_IGN}
     try:
         yield
         if interrupted:  # within the last step
@@ -225,136 +223,3 @@ def interrupt_after_step() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-FIGURES = {  # by verb, and whether more is better; `Fidelity`'s measures are added to the first
-    "compress": {
-        "retention": True, "average_precision_retention": True, "parameters": False,
-        "bytes": False,
-    },
-    "condense": {
-        "mean_error": False, "max_error": False, "kl": False, "log_prob": True,
-        "parameters": False, "bytes": False, "r_hat": False, "ess": True,
-    },
-    "normalize": {
-        "std_error": False, "divergence": False, "log_prob": True, "parameters": False,
-        "bytes": False,
-    },
-    "logz": {"std_error": False, "value": True, "lower": True, "upper": False},
-    "evidence": {"std_error": False, "value": True, "lower": True, "upper": False},
-}  # fmt: skip
-CLASS_FIGURES = (  # of one class
-    "average_precision", "rare_recall", "worst_recall", "rare_kl", "average_precision_retention",
-)  # fmt: skip
-
-
-class Requirement(NamedTuple):
-    r"""A figure's name, the bound, and whether the bound is a maximum."""
-
-    name: str
-    bound: float
-    maximum: bool
-
-
-def _known_figures(verb: str) -> dict[str, bool]:
-    if verb != "compress":
-        return FIGURES[verb]
-    from limbeck.compression.fidelity.measures import MEASURES
-
-    return {name: measure.rises for name, measure in MEASURES.items()} | FIGURES[verb]
-
-
-def parse_requirements(texts: Iterable[str] | None, verb: str) -> list[Requirement]:
-    r"""Requirements of a verb's figures; `=` means "at least as good as"."""
-    known, requirements = _known_figures(verb), []
-    form = "a figure and a number, such as agreement=0.98, rare_recall=0.9 or bytes<=100000"
-    for text in texts or ():
-        match = re.fullmatch(r"\s*([\w.]+(?:\[.+\])?)\s*(>=|<=|=)\s*(\S+)\s*", text)
-        if match is None:
-            raise ArgumentError("--require", repr(text), form)
-        name, sign, number = match.groups()
-        recall = verb == "compress" and re.fullmatch(r"recall\[.+\]", name)  # of a class by name
-        if name not in known and not recall:
-            raise ArgumentError.unknown("--require", name, known)
-        try:
-            bound = float(number)
-        except ValueError:
-            raise ArgumentError("--require", repr(text), form) from None
-        if not math.isfinite(bound):
-            raise ArgumentError("--require", repr(text), "a finite number")
-        maximum = sign == "<=" or (sign == "=" and not known.get(name, True))
-        requirements.append(Requirement(name, bound, maximum))
-    return requirements
-
-
-def check_requirements(
-    requirements: Sequence[Requirement], content: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    r"""The verdict on each requirement."""
-    from limbeck.report.summary import required
-
-    values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
-    few = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    small = f"{', '.join(few[:5])}{' …' * (len(few) > 5)}"  # classes with too few rows to check
-    for name, bound, most in requirements:
-        title = name.replace("_", " ")
-        counts = fidelity.get("worst" if name == "worst_recall" else "rarest")
-        if name in CLASS_FIGURES and counts is not None:
-            unchecked = f"; too few rows to check {small}" if small else ""
-            title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
-        reason = _missing_reason(name, content, small)
-        label, value = f"required {name}", values.get(name)
-        verdicts.append(required(label, value, bound, most=most, title=title, reason=reason))
-    return verdicts
-
-
-def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -> str:
-    r"""Why a figure could not be computed."""
-    if content["verb"] != "compress":
-        return "it could not be computed"
-    if not (fidelity := content.get("fidelity")):
-        return "there were no rows to compare teacher and student on"
-    task = fidelity.get("task") or "this task"
-    if name.startswith("recall["):
-        names = ", ".join(list(fidelity.get("by_class") or {})[:10])
-        return f"the test rows have no such class, but {names or 'none at all'}"
-    if name in CLASS_FIGURES and task != "regression":
-        names = f": {small_classes}" if small_classes else ""
-        return f"no class but the most common has 30 test rows or more{names}"
-    if not fidelity.get("differences", {}).get("teacher") and task != "regression":
-        return "there were no labels to compare with"
-    return f"it is not measured for {task}, or not defined for these rows"
-
-
-def figures(content: Mapping[str, Any]) -> dict[str, Any]:
-    r"""The figures of a result, by name."""
-    values: dict[str, Any] = {}
-    classes: dict[str, Any] = {}  # recalls by class
-    for model in (model for model in content["models"] if model["role"] == "student"):
-        values |= {name: model.get(name) for name in ("parameters", "bytes")}
-    if (fidelity := content.get("fidelity")) is not None:
-        measures = fidelity["measures"]["student"]
-        values |= {name: figure[0] for name, figure in measures.items()}
-        values["retention"] = fidelity["retention"]
-        share = (fidelity.get("retention_by") or {}).get("average_precision")
-        values["average_precision_retention"] = None if share is None else share[0]
-        classes = {
-            f"recall[{name}]": part["measures"]["student"]["recall"][0]
-            for name, part in (fidelity.get("by_class") or {}).items()
-        }
-    if (agreement := content.get("agreement")) is not None:
-        values |= agreement  # pairs are those of the draws and of the student
-        values["log_prob"] = (agreement.get("log_prob") or (None, None))[1]
-        values["bytes"] = agreement["bytes"][1]
-    if (diagnostics := content.get("diagnostics")) is not None:
-        for name, worst in (("r_hat", max), ("ess", min)):
-            numbers = [number for number in diagnostics[name] if number is not None]
-            values[name] = worst(numbers, default=None)
-    for estimate in content.get("log_z", [])[:1]:
-        values |= {name: estimate[name] for name in ("value", "std_error")}
-        values |= {side: (estimate["bounds"][side] or [None])[0] for side in ("lower", "upper")}
-    if (gap := content.get("divergence")) is not None:
-        values["divergence"] = gap["value"]
-    if (events := content.get("held_out")) is not None:
-        values["log_prob"] = events["student"]
-    return {name: values.get(name) for name in _known_figures(content["verb"])} | classes

@@ -11,7 +11,7 @@ from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
-from limbeck.export.files import CHECKS, TOLERANCE, not_foreign, quietly
+from limbeck.export.files import CHECKS, TOLERANCE, not_foreign
 from limbeck.export.numpy_predictor import numpy_files
 from limbeck.export.portable import Portable, of_result, portable
 from limbeck.export.table_onnx import COLUMNS
@@ -19,9 +19,7 @@ from limbeck.export.torch_files import onnx_file, program_file
 from limbeck.storage import folders
 from limbeck.storage.files import write_bytes
 
-__all__ = [
-    "TOLERANCE", "Portable", "card", "export", "of_result", "portable", "quietly",
-]  # fmt: skip
+__all__ = ["TOLERANCE", "Portable", "card", "export", "of_result", "portable"]
 
 # by format: the suffix of its files, and the function that gives them for a path, with the largest
 # difference from torch

@@ -52,7 +52,6 @@ KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends
 def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
     r"""A student as a C header; its difference from torch, None if there is no compiler."""
     files.not_foreign(path)
-    model.check_inputs()
     header = _Header(model, prefix(path.stem))
     text = header.text()
     return {path: text.encode()}, _compared(header, text)
@@ -203,24 +202,19 @@ class _Header:
         trees = encoder is not None and isinstance(self.parts.network, Trees)
         if width := encoder.width if encoder is not None and trees else wide + masks:
             self.lines.append(f"{self.real} f[{width}];")
-        self._features(wide)
+        if features is None:
+            self.each(n, "f[j] = v[j];")
+        elif wide:
+            names = ("shift", "scale", *(("low", "high") if features.clips else ()))
+            shift, scale, *ends = (self.array(name, getattr(features, name)) for name in names)
+            ordered = np.array_equal(features.which, np.arange(wide))
+            at = "j" if ordered else f"{self.array('which', features.which)}[j]"
+            self.each(wide, f"f[j] = (v[{at}] - {shift}[j]) / {scale}[j];")
+            for end, sign in zip(ends, "<>", strict=False):
+                self.each(wide, f"f[j] = f[j] {sign} {end}[j] ? {end}[j] : f[j];")
         self.each(masks, f"f[{wide} + j] = ({self.real})gone[j];")
         if encoder is not None and encoder.categories:
             self._codes(encoder, wide + masks)
-
-    def _features(self, n: int) -> None:
-        r"""The lines from numbers v to the first n features f."""
-        features = self.parts.features
-        if features is None:
-            self.each(n, "f[j] = v[j];")
-        elif n:
-            names = ("shift", "scale", *(("low", "high") if features.clips else ()))
-            shift, scale, *ends = (self.array(name, getattr(features, name)) for name in names)
-            ordered = np.array_equal(features.which, np.arange(n))
-            at = "j" if ordered else f"{self.array('which', features.which)}[j]"
-            self.each(n, f"f[j] = (v[{at}] - {shift}[j]) / {scale}[j];")
-            for end, sign in zip(ends, "<>", strict=False):
-                self.each(n, f"f[j] = f[j] {sign} {end}[j] ? {end}[j] : f[j];")
 
     def _codes(self, encoder: TableEncoder, first: int) -> None:
         r"""The lines to codes c within bounds; for trees, and to the features f from `first` on."""

@@ -155,18 +155,22 @@ def _inputs(model: Portable, format: str) -> str:
         text = markdown_table(("name", "shape", "type"), [x])
         if model.dtype == torch.float64 and format != "numpy":
             text += "\n\nfloat32 cannot distinguish some of these numbers: do not round them."
-        return f"{text}\n\n{_gaps(model, format)}".rstrip()
-    if format == "c" or (format == "onnx" and model.columns == "encoded"):
+    elif format == "c" or (format == "onnx" and model.columns == "encoded"):
         kinds = c_arguments(model).items()
         text = ", ".join(f"`{name}`: {kind}" for name, kind in kinds if name != "y")
-        places = markdown_table(("place", "column and values"), encoded_columns(model.table))
-        return f"{text}. In this order:\n\n{places}\n\n{_gaps(model, format)}"
-    rows = [row for column in model.table.varying for row in _column(column, format)]
-    text = markdown_table(("name", "shape", "values"), rows)
-    if format == "pt2":
-        before = "The program does not take raw columns: it takes one dict of these tensors"
-        text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
-    return f"{text}\n\n{_gaps(model, format)}"
+        columns = markdown_table(("place", "column and values"), encoded_columns(model.table))
+        text = f"{text}. In this order:\n\n{columns}"
+    else:
+        rows = [row for column in model.table.varying for row in _column(column, format)]
+        text = markdown_table(("name", "shape", "values"), rows)
+        if format == "pt2":
+            before = "The program does not take raw columns: it takes one dict of these tensors"
+            text = f"{before}, which `limbeck.Table.encode` makes of a data frame.\n\n{text}"
+    if model.task is None:
+        return text
+    where = "" if model.table is None else " in a column where the data had no missing values"
+    what = "is refused" if format == "numpy" else "makes the output for its row NaN"
+    return f"{text}\n\nNaN or infinity{where} {what}; `result.predict` refuses it."
 
 
 def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
@@ -195,15 +199,6 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
 def _first(texts: Iterable[str]) -> str:
     every = list(texts)
     return ", ".join(every if len(every) <= 5 else [*every[:5], "…"])
-
-
-def _gaps(model: Portable, format: str) -> str:
-    r"""What happens to missing or infinite values in columns where the data had none."""
-    if model.task is None:
-        return ""
-    where = "" if model.table is None else " in a column where the data had no missing values"
-    what = "is refused" if format == "numpy" else "makes the output for its row NaN"
-    return f"NaN or infinity{where} {what}; `result.predict` refuses it."
 
 
 def _outputs(model: Portable, format: str) -> str:

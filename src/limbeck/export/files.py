@@ -49,8 +49,8 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    r"""Without the warnings and the log of torch's exporter."""
+def exporting(name: str, what: str) -> Iterator[None]:
+    r"""Without the exporter's warnings and log; its error is one line about a named student."""
     logs = map(logging.getLogger, ("torch.onnx", "onnx_ir", "onnxscript"))
     levels = {log: log.level for log in logs}
     try:
@@ -58,20 +58,12 @@ def quietly() -> Iterator[None]:
             log.setLevel(logging.ERROR)
         with warnings.catch_warnings(action="ignore"):
             yield
-    finally:
-        for log, level in levels.items():
-            log.setLevel(level)
-
-
-@contextmanager
-def exporting(name: str, what: str) -> Iterator[None]:
-    r"""Quietly; an error of the exporter is one line about the student of this name."""
-    try:
-        with quietly():
-            yield
     except Exception as error:  # of the exporter's many kinds
         cause = error.__cause__ or error
         reason = (str(cause).strip() or repr(cause)).splitlines()[0]
         advice = f"; {FREE}" if "(batch)" in reason else ""
         message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
         raise LimbeckError(message) from error
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)

@@ -17,7 +17,7 @@ from limbeck.errors import LimbeckError
 from limbeck.export.torch_files import whitened
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.mixture import GaussianMixture
-from limbeck.models.mlp import MLP, BatchedMLP
+from limbeck.models.mlp import MLP
 from limbeck.models.nade import NADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.tree import SURE, Trees
@@ -145,16 +145,6 @@ def _ensemble(module: Ensemble, script: Script, prefix: str) -> None:
         write(member, script, f"{prefix}{number}.")
         script.add(*to_probabilities.get(kind, ()), f"{sums} = {sums} + {weight!r} * h")
     script.add(f"h = {sums}")
-
-
-@write.register
-def _batched(module: BatchedMLP, script: Script, prefix: str) -> None:
-    script.add("x, members = h, []")
-    for number in range(module.members):
-        script.add("h = x")
-        write(module.member(number), script, f"{prefix}{number}.")
-        script.add("members.append(h)")
-    script.add("h = np.stack(members, 1)")
 
 
 @write.register

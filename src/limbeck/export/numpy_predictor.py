@@ -162,24 +162,23 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     write(model.module, script, "")
     script.add("return h")
     answers = model.form.replace("_", " ").replace("density", "densities")
-    body = "\n".join(script.lines)
+    body = "\n    ".join([f'"""The {answers} of {rows}."""', *script.lines])
     functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
     code = "\n".join([body, *functions.values(), reader])
     imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
     about = f"{model.name} in plain NumPy; {files.MARK}, version {limbeck.__version__}."
-    lines = [HEAD.format(about=json.dumps(about), imports=imports, weights=weights)]
+    parts = [HEAD.format(about=json.dumps(about), imports=imports, weights=weights)]
     if model.classes is not None:
         names = [c if isinstance(c, int | float) else str(c) for c in model.classes]
-        lines.append(f"CLASSES = {names!r}")
-    for name, expression in functions.items():
-        lines += ["", "", f"def {name}(z):", f"    return {expression}"]
-    lines += reader.splitlines()
-    lines += ["", "", f"def predict({argument}):", f'    """The {answers} of {rows}."""']
-    lines += [f"    {line}" for line in script.lines]
+        parts[0] += f"\nCLASSES = {names!r}"
+    parts[0] += f"\n{reader.rstrip()}" if reader else ""
+    parts += [f"def {name}(z):\n    return {text}" for name, text in functions.items()]
+    parts.append(f"def predict({argument}):\n    {body}")
     if model.task == "classification" and model.classes is not None:
-        lines += ["", "", f"def label({argument}):", '    """The most probable class of each."""']
-        lines += [f"    return [CLASSES[k] for k in predict({argument}).argmax(1)]"]
-    return "\n".join(lines) + "\n", script.arrays
+        label = f"[CLASSES[k] for k in predict({argument}).argmax(1)]"
+        about = '"""The most probable class of each."""'
+        parts.append(f"def label({argument}):\n    {about}\n    return {label}")
+    return "\n\n\n".join(parts) + "\n", script.arrays
 
 
 def _compared(model: Portable, script: Path) -> float:

@@ -16,15 +16,17 @@ KINDS = {
     "linear": "", "relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "softmax": "Softmax",
     "log_softmax": "LogSoftmax",
 }  # fmt: skip
-OPSETS = {"": 18, "ai.onnx.ml": 4}
 
 
-class Nodes:
-    r"""A list of ONNX nodes; each call adds one and returns its output's name."""
+class Graph:
+    r"""A list of ONNX nodes; each call adds one and returns its output's name.
 
-    def __init__(self, prefix: str = "node") -> None:
+    `keys` and `coded` name the numbers (n, N) and the codes (n, C) of a student, in order.
+    """
+
+    def __init__(self, keys: list[str], coded: list[str], prefix: str = "node") -> None:
         self.nodes: list[Any] = []
-        self.prefix = prefix
+        self.keys, self.coded, self.prefix = keys, coded, prefix
 
     def __call__(
         self, operator: str, *inputs: str, output: str | None = None, **attributes: Any
@@ -39,31 +41,16 @@ class Nodes:
     def constant(self, value: ArrayLike, dtype: Any = None) -> str:
         return self("Constant", value=tensor(value, dtype))
 
+    def single(self, value: ArrayLike) -> str:
+        return self.constant(value, np.float32)
+
     def joined(self, parts: list[str]) -> str:
         r"""Tensors side by side."""
         return self("Concat", *parts, axis=1) if len(parts) > 1 else "".join(parts)
 
-
-def tensor(value: ArrayLike, dtype: Any = None) -> Any:
-    r"""A tensor of ONNX."""
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.array(value, dtype))
-
-
-class StudentGraph(Nodes):
-    r"""From numbers (n, N) and codes (n, C), in the orders of their keys, to answers (n, K)."""
-
-    def __init__(self, parts: Parts, numbers: list[str], codes: list[str], before: Nodes) -> None:
-        super().__init__(before.prefix)
-        self.nodes = before.nodes  # which lead to the inputs
-        self.parts, self.encoder, self.keys, self.coded = parts, parts.encoder, numbers, codes
-
-    def single(self, value: ArrayLike) -> str:
-        return self.constant(value, np.float32)
-
-    def answers(self, x: str, codes: str) -> str:
-        r"""Add the nodes from inputs to the output, and return its name."""
+    def student(self, parts: Parts, x: str, codes: str) -> str:
+        r"""Add the nodes of a student from numbers and codes to answers (n, K)."""
+        self.parts, self.encoder = parts, parts.encoder
         trees = self.parts.network if isinstance(self.parts.network, Trees) else None
         end, gone = last_operator(self.parts), ""
         if self.encoder is not None and self.encoder.masks:
@@ -194,17 +181,8 @@ def last_operator(parts: Parts) -> str | None:
     return KINDS[parts.answer]
 
 
-def onnx_model(nodes: list[Any], inputs: list[Any], outputs: list[Any], core: Any = None) -> Any:
-    r"""The ONNX model of nodes, among them those of another model `core`."""
-    from onnx import helper
+def tensor(value: ArrayLike, dtype: Any = None) -> Any:
+    r"""A tensor of ONNX."""
+    from onnx import numpy_helper
 
-    sets, initializers, functions, version = dict(OPSETS), (), (), 9
-    if core is not None:
-        sets |= {entry.domain: entry.version for entry in core.opset_import if not entry.domain}
-        initializers, functions = core.graph.initializer, core.functions
-        version = max(core.ir_version, version)
-    return helper.make_model(
-        helper.make_graph(nodes, "student", inputs, outputs, initializers), functions=functions,
-        producer_name="limbeck", ir_version=version,
-        opset_imports=[helper.make_opsetid(domain, number) for domain, number in sets.items()],
-    )  # fmt: skip
+    return numpy_helper.from_array(np.array(value, dtype))

@@ -74,8 +74,8 @@ class Parts:
             layers.append(Layer(weight, bias, kind, []))
         first, features = layers[0].weight, self.features
         if features is not None and self.encoder is not None:
-            inputs = first[: len(features.which) + len(self.encoder.masks)]
-            layers[0] = layers[0]._replace(weight=inputs, tables=self._tables(first))
+            at = len(features.which) + len(self.encoder.masks)
+            layers[0] = layers[0]._replace(weight=first[:at], tables=self._tables(first, at))
         elif features is not None and len(first) > len(features.which):  # columns are ignored
             layers[0] = layers[0]._replace(weight=first[features.which])
         return layers
@@ -106,13 +106,13 @@ class Parts:
         kinds = {"logits": "logistic" if self.both else "softmax", "log_probabilities": "exp"}
         return kinds.get(self.form, "linear") if self.task == "classification" else "linear"
 
-    def _tables(self, weight: Array) -> list[Array]:
+    def _tables(self, weight: Array, at: int) -> list[Array]:
+        r"""What categories add to the first layer, whose rows from `at` on are theirs."""
         assert self.encoder is not None
         categories = self.encoder.categories
         keys = [category.key for category in categories]
         tables = [np.zeros((category.size + 2, weight.shape[1])) for category in categories]
         place, slots = indicators(self.encoder, keys)
-        at = self.encoder.width - sum(e.shape[1] for _, e in self.embeddings) - len(slots)
         for k, code in zip(place, slots, strict=True):
             tables[k][code] = weight[at]
             at += 1
@@ -150,7 +150,7 @@ def parts_of(module: nn.Module) -> Parts | None:
     if encoder is not None:
         features = number_features(encoder)
         if encoder.columns:  # of an array: its features are all that there is
-            place, encoder = _array(encoder.place), None
+            place, encoder = encoder.place.numpy(force=True), None
             features = features._replace(which=place[features.which])
     if shift is not None:  # a column of scale 0 is ignored
         which = np.flatnonzero(scale)
@@ -166,14 +166,10 @@ def number_features(encoder: TableEncoder) -> NumberFeatures:
     r"""The features of an encoder's numbers: standardised, and between knots."""
     free, between = torch.full_like(encoder.mean, torch.inf), torch.ones_like(encoder.lower)
     parts = (
-        (torch.arange(len(free)), encoder.source), (encoder.mean, encoder.lower),
+        (torch.arange(len(free)).to(free.device), encoder.source), (encoder.mean, encoder.lower),
         (encoder.scale, encoder.distance), (-free, 0 * between), (free, between),
     )  # fmt: skip
-    return NumberFeatures(*(np.concatenate([_array(a), _array(b)]) for a, b in parts))
-
-
-def _array(tensor: Tensor) -> Array:
-    return tensor.numpy(force=True)
+    return NumberFeatures(*(torch.cat(pair).numpy(force=True) for pair in parts))
 
 
 def categories_of(table: Table) -> list[Category]:

@@ -140,7 +140,14 @@ def portable(
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)
-    shape = shape_of(thing) if input_shape is None else _shape(input_shape)
+    shape = shape_of(thing)
+    if input_shape is not None:
+        sizes = (input_shape,) if isinstance(input_shape, int) else input_shape
+        try:
+            shape = tuple(integer("input_shape", n, "a whole number", least=1) for n in sizes)
+        except (TypeError, ArgumentError):
+            expected = "the shape of one row, such as (784,)"
+            raise ArgumentError("input_shape", shown(input_shape), expected) from None
     module, form = _tensors(thing, None)
     result = Portable(module, shape, form, student=thing)
     if input_shape is not None:
@@ -179,15 +186,6 @@ def shape_of(module: object) -> tuple[int, ...] | None:
     if isinstance(members, nn.ModuleList) and len(members):
         return shape_of(members[0])
     return None if members is None else shape_of(members)
-
-
-def _shape(value: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (value,) if isinstance(value, int) else value
-    try:
-        return tuple(integer("input_shape", size, "a whole number", least=1) for size in sizes)
-    except (TypeError, ArgumentError):
-        expected = "the shape of one row, such as (784,)"
-        raise ArgumentError("input_shape", shown(value), expected) from None
 
 
 def of_result(

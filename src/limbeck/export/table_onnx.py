@@ -1,10 +1,10 @@
-r"""Tables as ONNX graphs: one named input per column, or encoded numbers and codes."""
+r"""Students as ONNX graphs: of arrays, of named columns, or of encoded numbers and codes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.export import files
-from limbeck.export.onnx_graph import Nodes, StudentGraph, last_operator, onnx_model, tensor
+from limbeck.export.onnx_graph import Graph, last_operator, tensor
 from limbeck.export.parts import (
     Array,
     Parts,
@@ -92,7 +92,7 @@ def batch_feeds(table: Table | None, batch: Any, columns: str) -> dict[str, Arra
     return arrays
 
 
-def _code_node(graph: Nodes, column: Category) -> str:
+def _code_node(graph: Graph, column: Category) -> str:
     r"""The ONNX nodes from a column's input (n, 1) to its codes (n, 1)."""
     takes = port(column)
     if takes.dtype is np.bool_:
@@ -119,8 +119,13 @@ def _ordered(table: Table, columns: str) -> list[Number]:
     return sorted(table.numbers, key=lambda column: port(column).dtype is np.float64)
 
 
-def _front(graph: Nodes, table: Table, columns: str) -> tuple[str, str, list[Any]]:
+def _front(graph: Graph, model: Portable, core: Any) -> tuple[str, str, list[Any]]:
     r"""Add the nodes from a file's inputs to a student's numbers and codes; and these inputs."""
+    if (table := model.table) is None:
+        x = "x" if core.origin is None else graph("Sub", "x", graph.constant(core.origin))
+        dtype = np.float64 if model.dtype == torch.float64 else np.float32
+        return graph("Cast", x, to=1), "", [_value("x", dtype, len(graph.keys))]
+    columns = model.columns
     numbers, categories = _ordered(table, columns), categories_of(table)
     wide = [column for column in numbers if port(column).dtype is np.float64]
     if columns == "encoded":
@@ -152,24 +157,27 @@ def _value(name: str, dtype: Any, width: int | None, about: str = "") -> Any:
     return helper.make_tensor_value_info(name, kind, shape if width else shape[:1], about)
 
 
-def table_graph(model: Portable, batch: dict[str, Tensor]) -> Any:
-    r"""The ONNX model of a student of a table's tensors, such as those of a batch.
+def student_graph(model: Portable, batch: Any) -> Any:
+    r"""The ONNX model of a student of a table, or of rows (n, D); None of other rows and students.
 
-    Inputs are arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a
-    frame). Outputs are "label" (the class; zeros and ones (n, K) of labels; or values (n, K)) and,
-    but for regression, "probabilities" (n, K). With `columns="encoded"` inputs are "numbers" (n, N)
-    and "codes" (n, C), and "y" (n, K) is the output. A row that `predict` refuses has NaN for an
+    From rows it leads from "x" to "y" (n, K). Of a table, with a batch of its tensors, inputs are
+    arrays (n, 1), one for each column that varies (see `port`; `feeds` makes them of a frame).
+    Outputs are "label" (the class; zeros and ones (n, K) of labels; or values (n, K)) and, but for
+    regression, "probabilities" (n, K). With `columns="encoded"` inputs are "numbers" (n, N) and
+    "codes" (n, C), and "y" (n, K) is the output. A row that `predict` refuses has NaN for an
     answer, and for a label "", −1 (or the least number, if −1 is a class), NaN or False.
     """
-    assert model.table is not None
+    parts = parts_of(model.module)
+    core: Any = None if parts is None or last_operator(parts) is None else parts
+    if model.table is None:
+        if core is None or core.encoder is not None or len(model.shape or ()) != 1:
+            return None
+        return _assembled(core, model, model.module(batch).shape[1])
     for column in model.table.varying:
         if column.key in ("label", "probabilities") and model.columns == "named":
             expected = "columns of other names than the outputs have: rename it"
             raise ArgumentError("table", f"a column {column.key!r}", expected)
-    core: Any = parts_of(model.module)
-    if core is None or last_operator(core) is None:
-        core = _traced(model, batch)
-    return _assembled(core, model, model.module(batch).shape[1])
+    return _assembled(core or _traced(model, batch), model, model.module(batch).shape[1])
 
 
 def _labels(classes: Sequence[Any] | None, outputs: int) -> Array:
@@ -228,27 +236,38 @@ def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
 
 
 def _assembled(core: Any, model: Portable, outputs: int) -> Any:
-    r"""Columns before a student (its parts or a traced model), label and probabilities behind."""
+    r"""Inputs before a student (its parts or a traced model), label and probabilities behind."""
     from onnx import checker, compose, helper
 
-    graph, table, columns = Nodes(), cast("Table", model.table), model.columns
-    while any(column.key.startswith(graph.prefix) for column in table.varying):
-        graph.prefix += "_"
-    x, codes, inputs = _front(graph, table, columns)
+    table, sets, options = model.table, {"": 18, "ai.onnx.ml": 4}, dict[str, Any](ir_version=9)
+    if table is None:
+        graph = Graph(list(map(str, range(*(model.shape or ())))), [])
+    else:
+        numbers = [column.key for column in _ordered(table, model.columns)]
+        graph = Graph(numbers, [column.key for column in categories_of(table)])
+        while any(column.key.startswith(graph.prefix) for column in table.varying):
+            graph.prefix += "_"
+    x, codes, inputs = _front(graph, model, core)
+    weights: Any = ()
     if isinstance(core, Parts):
-        numbers = [column.key for column in _ordered(table, columns)]
-        coded = [column.key for column in categories_of(table)]
-        answer, core = StudentGraph(core, numbers, coded, graph).answers(x, codes), None
+        answer = graph.student(core, x, codes)
     else:
         core = compose.add_prefix(core, f"{graph.prefix}/student/")
         for entry in core.graph.input:  # "numbers" and "codes", or one of them
             graph("Identity", codes if entry.name.endswith("codes") else x, output=entry.name)
         graph.nodes += core.graph.node
-        answer = core.graph.output[0].name
+        answer, weights = core.graph.output[0].name, core.graph.initializer
+        sets |= {entry.domain: entry.version for entry in core.opset_import if not entry.domain}
+        options = {"ir_version": max(core.ir_version, 9), "functions": core.functions}
     results = _answers(graph, model, answer, outputs)
-    program = onnx_model(graph.nodes, inputs, results, core)
-    record = {"task": model.task, "classes": model.classes, "table": table.spec()}
-    helper.set_model_props(program, {"limbeck": json.dumps(record)})
+    program = helper.make_model(
+        helper.make_graph(graph.nodes, "student", inputs, results, weights),
+        producer_name="limbeck",
+        opset_imports=[helper.make_opsetid(*entry) for entry in sets.items()], **options,
+    )  # fmt: skip
+    if table is not None:
+        record = {"task": model.task, "classes": model.classes, "table": table.spec()}
+        helper.set_model_props(program, {"limbeck": json.dumps(record)})
     checker.check_model(program)
     return program
 
@@ -260,7 +279,7 @@ def answer_name(model: Portable) -> str:
     return "label" if model.task == "regression" else "probabilities"
 
 
-def _answers(graph: Nodes, model: Portable, answer: str, count: int) -> list[Any]:
+def _answers(graph: Graph, model: Portable, answer: str, count: int) -> list[Any]:
     r"""Add the nodes from a student's answer (n, K) to outputs, and return these."""
     if (name := answer_name(model)) != "probabilities":
         return [_value(graph("Identity", answer, output=name), np.float32, count)]
@@ -283,21 +302,3 @@ def _answers(graph: Nodes, model: Portable, answer: str, count: int) -> list[Any
         dtype = names.dtype
     label_width = count if model.task == "multilabel" else None
     return [_value("label", dtype, label_width), _value("probabilities", np.float32, count)]
-
-
-def array_graph(model: Portable) -> Any:
-    r"""The ONNX model of a student of rows (n, D), from x to y; None of others."""
-    parts, shape = parts_of(model.module), model.shape or ()
-    if parts is None or parts.encoder is not None or len(shape) != 1:
-        return None
-    if last_operator(parts) is None:
-        return None
-    graph, x = Nodes(), "x"
-    if parts.origin is not None:
-        x = graph("Sub", x, graph.constant(parts.origin))
-    x, keys = graph("Cast", x, to=1), list(map(str, range(*shape)))
-    answer = StudentGraph(parts, keys, [], graph).answers(x, "")
-    graph("Identity", answer, output="y")
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    width = model.module(model.rows(1)).shape[1]
-    return onnx_model(graph.nodes, [_value("x", dtype, *shape)], [_value("y", np.float32, width)])

@@ -24,13 +24,7 @@ from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.export import files
 from limbeck.export.portable import Portable
-from limbeck.export.table_onnx import (
-    answer_name,
-    array_graph,
-    batch_feeds,
-    table_graph,
-    trace_onnx,
-)  # fmt: skip
+from limbeck.export.table_onnx import answer_name, batch_feeds, student_graph, trace_onnx
 from limbeck.models.mixture import GaussianMixture
 
 
@@ -101,8 +95,7 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
         model = replace(model, module=copy.deepcopy(model.module).cpu().float())
     x, module = model.rows(), plain(model.module)
     with evaluating(module), torch.no_grad():
-        program = table_graph(model, x) if table is not None else array_graph(model)
-        program = program or trace_onnx(
+        program = student_graph(model, x) or trace_onnx(
             module, x, model.name, input_names=["x"], output_names=["y"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         ).model_proto  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
@@ -15,7 +16,7 @@ from rich.table import Table
 
 import limbeck
 from limbeck.environment import import_extra
-from limbeck.report.canvas import inline
+from limbeck.report.canvas import MissingDataError, inline
 from limbeck.storage import Saved
 from limbeck.text import markdown as escape
 from limbeck.text import markdown_block, markdown_table, shown
@@ -124,14 +125,14 @@ class Drawing:
     def gallery(
         self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
     ) -> list[Gallery]:
-        r"""The pictures that functions of `limbeck.report.pictures` draw; [] without pictures."""
-        if not self.pictures or not draws:
-            return []
+        r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
         pictures = []
-        for axes in (draw(self.saved) for draw in draws):
-            alt = str(axes.get_label())
-            pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
-        return [Gallery(title, pictures, note=note)]
+        for draw in draws if self.pictures else ():
+            with suppress(MissingDataError):
+                axes = draw(self.saved)
+                alt = str(axes.get_label())
+                pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
+        return [Gallery(title, pictures, note=note)] if pictures else []
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:

@@ -1,4 +1,4 @@
-r"""Figures in one style, with a description: as files, and as SVG inside a page."""
+r"""Figures in one style, and as SVG inside a page, with a description."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from limbeck.arguments import UserObject
 from limbeck.environment import load_matplotlib
+from limbeck.errors import ArgumentError
 from limbeck.storage import Saved
-from limbeck.storage.files import write_bytes
 from limbeck.text import shown
 
 if TYPE_CHECKING:
@@ -51,15 +49,8 @@ PAGE = {  # the style sheet's name of each colour
 }  # fmt: skip
 
 
-@contextmanager
-def canvas(
-    rows: int = 1, columns: int = 1, size: tuple[float, float] = (4.2, 3.0), *, share: bool = False
-) -> Iterator[tuple[Figure, np.ndarray]]:
-    r"""A figure with axes (rows, columns), each of a size in inches; it is cleared at the end."""
-    with load_matplotlib().rc_context(STYLE):
-        figure = _figure(columns * size[0], rows * size[1])
-        yield figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
-        figure.clear()
+class MissingDataError(ArgumentError):
+    r"""A result without what a picture shows."""
 
 
 @contextmanager
@@ -69,25 +60,11 @@ def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
         yield axes
         return
     with load_matplotlib().rc_context(STYLE):
-        yield _figure(*size).subplots()
+        yield new_figure(*size).subplots()
 
 
-def save(figure: Figure | SubFigure, path: str | Path, alt: str, dpi: int = 160) -> Path:
-    r"""Write a figure as .png, .svg or .pdf, with its description `alt` in the file's metadata."""
-    path, file = Path(path), io.BytesIO()
-    svg = {"Description": alt, "Date": None}
-    metadata = {".png": {"Description": alt}, ".svg": svg, ".pdf": {"Subject": alt}}
-    kind = path.suffix.lower()
-    options: dict[str, Any] = {
-        "dpi": dpi,
-        "metadata": metadata.get(kind),
-        "format": kind.removeprefix(".") or None,
-    }
-    figure.savefig(file, **options)  # type: ignore[union-attr]
-    return write_bytes(path, file.getvalue())
-
-
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    r"""A figure of a size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -103,9 +80,8 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a class called $x$ is not mathematics
     file = io.StringIO()
-    style = {"svg.fonttype": "none", "svg.hashsalt": "limbeck", "image.composite_image": True}
     metadata = {"Date": None}
-    with load_matplotlib().rc_context(style):
+    with load_matplotlib().rc_context(STYLE):
         figure.savefig(file, format="svg", metadata=metadata, transparent=True, dpi=110)  # type: ignore[union-attr]
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]

@@ -70,7 +70,6 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
         words = worse[0] if worse else "The student is not clearly worse in any subgroup."
         verdicts.append(summary.verdict("subgroups", not worse, words))
     shares = {name: figure.value for name, figure in report.retention_by.items()}
-    shares = {report.main: report.retention, **shares}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
     for names in [lost] if lost else [[report.main]] * (not math.isnan(report.retention)):
         phrases = [_share_in_words(report, name, shares[name]) for name in names]
@@ -146,7 +145,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         return {"Teacher beside student": [words], "What was tried": tried}
     report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
-    curves = drawing.gallery("Calibration", pictures.calibration) if report.calibration else []
+    curves = drawing.gallery("Calibration", pictures.calibration)
     words = (
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."
@@ -165,8 +164,7 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
     both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
     if not report.disagreements:
         return [*both, "Both agree on every row."]
-    drawn = [pictures.examples] if drawing.saved.content.get("image") else []
-    images = drawing.gallery("Images on which both differ most", *drawn, plate=True)
+    images = drawing.gallery("Images on which both differ most", pictures.examples, plate=True)
     return [*both, *images, _rows(drawing.saved, report)]
 
 

@@ -173,8 +173,12 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     if (agreement := saved_agreement(content)) is not None:
         note = "t is the average over all draws, f the student; means over the inputs."
         beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
+    if not content.get("density"):
+        check = NewInputs.from_record(content.get("new_inputs")).lines()
+        title, heads = "Inputs that the student has not seen", ["measure", "value"]
+        beside.append(TableBlock(title, heads, list(map(list, check)), words=(0, 1)))
     return {
-        "Teacher beside student": beside + _new_inputs_blocks(content),
+        "Teacher beside student": beside,
         "What both predict": _prediction_blocks(drawing),
         "Compact weights": _weight_blocks(drawing),
         "The draws": _diagnostic_blocks(content),
@@ -185,15 +189,6 @@ def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
     saved = content.get("agreement")
     return Agreement(**saved) if saved else None
-
-
-def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
-    r"""Divergences at training inputs and at new ones."""
-    if content.get("density"):
-        return []
-    check = NewInputs.from_record(content.get("new_inputs"))
-    title, heads = "Inputs that the student has not seen", ["measure", "value"]
-    return [TableBlock(title, heads, list(map(list, check.lines())), words=(0, 1))]
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:
@@ -213,13 +208,12 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
     arrays = drawing.saved.arrays
     if "pseudo_draws" not in arrays:
         return []
-    draws, blocks = arrays["pseudo_draws"], list[Block]()
-    if drawing.pictures and draws.shape[1] > 1:
-        words = (
-            "The student averages over these few trained draws instead of the posterior's. They "
-            "need not lie where the posterior has its mass: only their joint prediction matters."
-        )
-        blocks += [words, *drawing.gallery("Weights", pictures.weights)]
+    words = (
+        "The student averages over these few trained draws instead of the posterior's. They need "
+        "not lie where the posterior has its mass: only their joint prediction matters."
+    )
+    draws, drawn = arrays["pseudo_draws"], drawing.gallery("Weights", pictures.weights)
+    blocks: list[Block] = [words, *drawn] if drawn else []
     if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         numbers = [[f"{number:.4g}" for number in row] for row in draws.tolist()]

@@ -5,20 +5,21 @@ Each function takes a saved result of `compress`, its folder, a `Fidelity` or it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limbeck.arguments import CountFromZero, Text, UserObject, checked_arguments, choice
-from limbeck.compression.fidelity.comparison import ERRORS, SMALL, decisive
-from limbeck.compression.fidelity.measures import MEASURES
+from limbeck.compression.fidelity import tables
+from limbeck.compression.fidelity.comparison import ERRORS, decisive
+from limbeck.compression.fidelity.measures import MEASURES, Figure
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, axes_for
+from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, MissingDataError, axes_for
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -82,25 +83,25 @@ def calibration(saved: Comparison, ax: MaybeAxes = None) -> Axes:
         ax: Where to draw. Default: None, a new figure.
     """
     report = _report(saved)
-    if not report["calibration"]:
+    if not report.calibration:
         received = "a report without calibration curves"
-        raise ArgumentError("report", received, "one of a classifier, with labels")
+        raise MissingDataError("report", received, "one of a classifier, with labels")
     marks = {"teacher": ("o", "-"), "student": ("s", "-")}
     marks |= {"baseline": ("^", "--"), "trees": ("v", "--")}
     with axes_for(ax, (4.4, 4.4)) as ax:
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
         texts, low = [], 1.0
-        for number, (model, curve) in enumerate(report["calibration"].items()):
+        for number, (model, curve) in enumerate(report.calibration.items()):
             mark, line = marks[model]
-            error = [0.0 if number is None else number for number in curve["std_error"]]
-            texts.append(f"{report['names'][model]}: {report['measures'][model]['ece'][0]:.1%}")
+            error = np.array(curve["std_error"], float)  # NaN where it is not known
+            texts.append(f"{report.names[model]}: {report.measures[model]['ece'].value:.1%}")
             ax.errorbar(
                 curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,
                 markersize=4, elinewidth=0.8, color=COLOURS[number], label=texts[-1],
             )  # fmt: skip
             low = min([low, *curve["confidence"], *curve["frequency"]])
         ends = (max(0.0, low - 0.04), 1.02)
-        right = "label is there" if report["task"] == "multilabel" else "prediction is right"
+        right = "label is there" if report.task == "multilabel" else "prediction is right"
         ax.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean confidence in a bin")
         ax.set_ylabel(f"share of the bin where the {right}")
         # above the axes: curves may be anywhere
@@ -123,25 +124,26 @@ def disagreement(saved: Comparison, ax: MaybeAxes = None, *, target: CountFromZe
         target: The number of the target, if there are several. Default: 0.
     """
     report = _report(saved)
-    pairs, names, size = report["pairs"], report["classes"], (4.4, 4.4)
-    if report["task"] == "classification":
-        size, draw = (1.6 + 0.36 * len(pairs["classes"]),) * 2, partial(_heat_map, pairs=pairs)
-    elif report["task"] == "multilabel":
-        size = (4.8, 1.2 + 0.34 * len(names))
-        draw = partial(_label_bars, pairs=pairs, labels=names)
+    pairs, names, size = report.pairs, list(map(_short, report.classes)), (4.4, 4.4)
+    if report.task == "classification":
+        names = list(map(_short, pairs["classes"]))
+        draw, size = _heat_map, (1.6 + 0.36 * len(names),) * 2
+    elif report.task == "multilabel":
+        draw, size = _label_bars, (4.8, 1.2 + 0.34 * len(names))
     elif target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     else:
-        title = str(names[target]) if len(names) > 1 else ""
-        draw = partial(_value_scatter, pairs=pairs, target=target, title=title)
+        draw = _value_scatter
+        names = names[target : target + 1] if len(names) > 1 else [""]
+        pairs = {model: np.array(pairs[model], dtype=float)[:, target] for model in pairs}
     with axes_for(ax, size) as ax:
-        ax.set_label(draw(ax))
+        ax.set_label(draw(ax, pairs, names))
     return ax
 
 
-def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
+def _heat_map(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     r"""The student's classes against the teacher's; agreement is left white."""
-    names, counts = pairs["classes"], np.array(pairs["counts"], dtype=float)
+    counts = np.array(pairs["counts"], dtype=float)
     differing = counts * (1 - np.eye(len(names)))
     most = differing.max()
     # few disagreements must not look like many: the full colour needs at least 5
@@ -167,29 +169,29 @@ def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
     )
 
 
-def _label_bars(ax: Axes, pairs: Mapping[str, Any], labels: list[str]) -> str:
+def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     r"""How often only the teacher, or only the student, predicts a label."""
-    place = np.arange(len(labels))
+    place = np.arange(len(names))
     for number, (model, shift) in enumerate((("teacher", -0.19), ("student", 0.19))):
         ax.barh(
             place + shift, 100 * np.array(pairs[model], dtype=float), 0.36, color=COLOURS[number],
             hatch="///" if number else None, edgecolor="white", linewidth=0,
             label=f"only the {model} predicts it",
         )  # fmt: skip
-    plots.rows_below(ax, labels)
+    plots.rows_below(ax, names)
     ax.set_xlabel("share of rows (%)")
     plots.legend_above(ax)
     differing = np.add(pairs["teacher"], pairs["student"])
     worst = int(differing.argmax())
     return (
         f"Bars of the shares of rows where only teacher or only student predicts a label: "
-        f"{differing.mean():.1%} on average, most for {labels[worst]}, {differing[worst]:.1%}."
+        f"{differing.mean():.1%} on average, most for {names[worst]}, {differing[worst]:.1%}."
     )
 
 
-def _value_scatter(ax: Axes, pairs: Mapping[str, Any], target: int, title: str) -> str:
+def _value_scatter(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     r"""The student's values of a target against the teacher's, with the diagonal."""
-    x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
+    x, y, title = pairs["teacher"], pairs["student"], names[0]
     plots.against(ax, x, y, "value", ("the teacher", "the student"))
     ax.set(aspect="equal", title=title)
     return (
@@ -208,73 +210,57 @@ def subgroups(saved: Comparison, ax: MaybeAxes = None) -> Axes:
     side; groups in which the student is worse by more than that are marked.
     """
     report = _report(saved)
-    other, measure = decisive(report["task"], bool(report["differences"]["teacher"]))
-    rows = [
-        (name, group, part["rows"], *gap)
-        for name, parts in report["by_group"].items()
-        for group, part in parts.items()
-        if (gap := part["differences"].get(other, {}).get(measure)) and gap[0] is not None
+    other, measure = decisive(report.task, report.labelled)
+    gaps: list[tuple[str, str, int, Figure]] = [  # the worst first
+        (column, group, part.rows, gap)
+        for column, group, part in tables.groups(report, worst=True)
+        if (gap := part.differences.get(other, {}).get(measure)) and not math.isnan(gap.value)
     ]
-    if not rows:
-        raise ArgumentError("report", "a report without subgroups", "one made with groups=")
-    with axes_for(ax, (5.6, 1.1 + 0.26 * min(len(rows), GROUPS))) as ax:
-        ax.set_label(_group_intervals(ax, rows, measure, other))
+    if not gaps:
+        raise MissingDataError("report", "a report without subgroups", "one made with groups=")
+    order = [part[:2] for part in tables.groups(report)]
+    shown = sorted(gaps[:GROUPS], key=lambda gap: order.index(gap[:2]))
+    kind, several, texts, names = MEASURES[measure], len(report.by_group) > 1, [], []
+    scale, unit = (100, " (points)") if kind.share else (1, "")
+    with axes_for(ax, (5.6, 1.1 + 0.26 * len(shown))) as ax:
+        ax.axvline(0, color=MUTED, linewidth=1)
+        for place, (column, group, count, gap) in enumerate(shown):
+            worse, name = (column, group) in report.worse, _short(group, place)
+            value, half = scale * gap.value, ERRORS * scale * np.nan_to_num(gap.std_error)
+            ax.errorbar(
+                value, place, xerr=half, marker="D" if worse else "o", markersize=5,
+                color=COLOURS[1] if worse else COLOURS[0], elinewidth=1.2,
+            )  # fmt: skip
+            names.append(
+                f"{_short(column)}: {name}  ({count:,})" if several else f"{name}  ({count:,})"
+            )
+            texts += [f"{_short(column)} = {name} ({value:+.3g} ± {half:.2g})"] if worse else []
+        plots.rows_below(ax, names)
+        ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
+        ax.set_ylabel("group (rows)" if several else f"{_short(shown[0][0])} (rows)")
+        title = f"better to the {'right' if kind.rises else 'left'}"
+        title += ", ◆ clearly worse" if texts else ""
+        few = len(gaps) > len(shown)
+        ax.set_title(f"{title}; {len(shown)} worst of {len(gaps)}" if few else title)
+        ax.set_label(
+            f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
+            f"clearly worse in {'; '.join(texts) or 'none'}."
+        )
     return ax
 
 
-def _group_intervals(
-    ax: Axes, rows: list[tuple[str, str, int, float, float | None]], measure: str, other: str
-) -> str:
-    r"""Differences by group, each (column, group, rows, difference, standard error)."""
-    kind = MEASURES[measure]
-    scale, unit = (100, " (points)") if kind.share else (1, "")
-    sign = 1 if kind.rises else -1
-    total, several = len(rows), len({row[0] for row in rows}) > 1
-    scores = [sign * value / max(error or 0.0, 1e-12) for *_, value, error in rows]
-    shown = sorted(sorted(range(total), key=scores.__getitem__)[:GROUPS])
-    worse, names = [], []
-    ax.axvline(0, color=MUTED, linewidth=1)
-    for place, number in enumerate(shown):
-        name, group, count, value, error = rows[number]
-        is_worse = count >= SMALL and scores[number] < -ERRORS
-        half = ERRORS * scale * (error or 0.0)
-        ax.errorbar(
-            scale * value, place, xerr=half, marker="D" if is_worse else "o", markersize=5,
-            color=COLOURS[1] if is_worse else COLOURS[0], elinewidth=1.2,
-        )  # fmt: skip
-        names.append(f"{name}: {group}  ({count:,})" if several else f"{group}  ({count:,})")
-        if is_worse:
-            worse.append(f"{name} = {group} ({scale * value:+.3g} ± {half:.2g})")
-    plots.rows_below(ax, names)
-    ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
-    ax.set_ylabel("group (rows)" if several else f"{rows[0][0]} (rows)")
-    title = f"better to the {'right' if kind.rises else 'left'}" + ", ◆ clearly worse" * bool(worse)
-    ax.set_title(title if total == len(shown) else f"{title}; {len(shown)} worst of {total}")
-    return (
-        f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
-        f"clearly worse in {'; '.join(worse) or 'none'}."
-    )
-
-
-def _report(saved: Comparison) -> dict[str, Any]:
-    r"""The dict of a report, its names short enough for a picture."""
-    report: object = saved.to_dict() if isinstance(saved, Fidelity) else saved
+def _report(saved: Comparison) -> Fidelity:
+    report: object = saved
     if isinstance(saved, Saved | str | Path):
         report = as_saved(saved).content.get("fidelity")
         if not report:
             received = "a result without a comparison"
             raise ArgumentError("saved", received, "one of compress, with rows")
+    if isinstance(report, Fidelity):
+        return report
     if not isinstance(report, Mapping) or "by_group" not in report:
         raise ArgumentError("report", f"a {type(saved).__name__}", "a Fidelity, or its to_dict()")
-    pairs = dict(report["pairs"])
-    if "classes" in pairs:
-        pairs["classes"] = list(map(_short, pairs["classes"]))
-    groups = {
-        _short(column): {_short(group, k): part for k, (group, part) in enumerate(parts.items())}
-        for column, parts in report["by_group"].items()
-    }
-    classes = list(map(_short, report["classes"]))
-    return {**report, "classes": classes, "pairs": pairs, "by_group": groups}
+    return Fidelity.from_dict(report)
 
 
 def _short(name: object, number: int | None = None) -> str:

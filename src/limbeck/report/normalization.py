@@ -198,16 +198,13 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Models, samples, features, log probabilities, estimates of log Z."""
-    content, arrays = drawing.saved.content, drawing.saved.arrays
-    both = {"log_prob_teacher", "log_prob_student"} <= arrays.keys()
-    logs = [pictures.log_probabilities] if both else []
-    images = [name for name in MODELS if content.get("image") and f"features_{name}" in arrays]
-    features = [partial(pictures.features, model=name) for name in images]
+    features = [partial(pictures.features, model=name) for name in MODELS]
+    logs = drawing.gallery("Sorted log probabilities", pictures.log_probabilities)
     return {
-        "Teacher beside student": _log_probability_table(content),
+        "Teacher beside student": _log_probability_table(drawing.saved.content),
         "Samples": _sample_blocks(drawing),
         "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
-        "Log probabilities": [*drawing.gallery("Sorted log probabilities", *logs)],
+        "Log probabilities": [*logs],
         "log Z": _log_z_blocks(drawing),
     }
 
@@ -224,11 +221,10 @@ def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
 
 
 def _sample_blocks(drawing: Drawing) -> list[Block]:
-    names = [name for name in MODELS if f"samples_{name}" in drawing.saved.arrays]
     image = bool(drawing.saved.content.get("image"))
+    names = MODELS if image else MODELS[:1]  # other samples are in one picture
     sheet = [partial(pictures.samples, model=name) for name in names]
-    both = [pictures.samples] if len(names) == 2 else []
-    sheets = drawing.gallery("Samples", *(sheet if image else both), plate=image)
+    sheets = drawing.gallery("Samples", *sheet, plate=image)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
@@ -241,8 +237,7 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     entries = drawing.saved.content.get("log_z") or []
     if not entries:
         return []
-    drawn = [pictures.log_z] if any(map(pictures.has_interval, entries)) else []
-    blocks: list[Block] = [*drawing.gallery("Estimates", *drawn)]
+    blocks: list[Block] = [*drawing.gallery("Estimates", pictures.log_z)]
     rows, reasons = [], []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]

@@ -11,17 +11,12 @@ from typing import Any
 from limbeck.arguments import Items, PathLike, Text, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError
-from limbeck.report import blocks, compression, condensation, normalization, pictures
+from limbeck.report import blocks, pictures
 from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
 from limbeck.report.fidelity_plots import columns_together
+from limbeck.report.records import REPORTS
 from limbeck.storage import Saved, folders, read
 from limbeck.text import visible
-
-REPORTS: dict[str, Any] = {
-    "compress": compression, "condense": condensation, "normalize": normalization,
-    "logz": normalization,
-    "evidence": normalization,
-}  # fmt: skip
 
 
 @checked_arguments
@@ -69,7 +64,7 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
     drawing = Drawing(saved, prefix)
     if not drawing.pictures:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
-    verb = REPORTS[content["verb"]]
+    verb = REPORTS[content["verb"]][1]
     try:
         sections = {
             "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
@@ -111,9 +106,7 @@ def _models(content: Mapping[str, Any]) -> list[Block]:
 def _learning(drawing: Drawing) -> list[Block]:
     r"""Losses against steps, and other columns of the history on scales of their own."""
     history = drawing.saved.content["history"]
-    groups = columns_together(history)[:3]
-    if not groups or len(history["step"]) < 2:
-        return []
+    groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
     several = len(groups) > 1
     draws = [partial(pictures.learning, name=n[0] if several else None) for n in groups]
     note = "If a curve still falls at its end, more steps would help."

@@ -8,7 +8,6 @@ text description of the picture (alt text).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -16,7 +15,15 @@ import numpy as np
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, SavedResult, axes_for
+from limbeck.report.canvas import (
+    COLOURS,
+    INK,
+    MUTED,
+    MaybeAxes,
+    MissingDataError,
+    SavedResult,
+    axes_for,
+)
 from limbeck.report.fidelity_plots import calibration, disagreement, learning, subgroups
 from limbeck.storage import Saved, as_saved
 
@@ -43,7 +50,7 @@ def weights(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     result = as_saved(saved)
     bag = _array(result, "pseudo_draws", "a bag of pseudo-draws", "condense")
     if bag.shape[1] < 2:
-        raise ArgumentError("saved", "draws of one number", "draws of two or more")
+        raise MissingDataError("saved", "draws of one number", "draws of two or more")
     share, draws = result.arrays["pseudo_weights"], result.arrays.get("draws")
     with axes_for(ax, (4.2, 4.0)) as ax:
         if draws is not None:
@@ -191,8 +198,6 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
     rows = _array(result, f"features_{model}", "features", "normalize")
-    if not result.content.get("image"):
-        raise ArgumentError("saved", "a result without images", "one whose events are images")
     return _sheet(result, ax, rows, model_name(result, model), "features")
 
 
@@ -201,14 +206,14 @@ def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     r"""The images on which teacher and student differ most, the largest difference first."""
     result = as_saved(saved)
     rows = _array(result, "disagreement_rows", "rows on which both differ", "compress")
-    if not result.content.get("image"):
-        raise ArgumentError("saved", "a result without images", "one whose rows are images")
     low, high = np.nanmin(rows), np.nanmax(rows)
     grey = (rows - low) / (high - low if high > low else 1)
     return _sheet(result, ax, grey, "Largest differences first", "images")
 
 
 def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
+    if not saved.content.get("image"):
+        raise MissingDataError("saved", "a result without images", "one of images")
     height, width = saved.content["image"]
     rows = rows[:36].reshape(len(rows[:36]), -1)
     across = math.ceil(math.sqrt(len(rows)))
@@ -275,9 +280,12 @@ def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
 def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     r"""Estimates of log Z below one another, with the exact value where it is known."""
     result = as_saved(saved)
-    entries = [entry for entry in result.content.get("log_z", []) if has_interval(entry)]
+    entries = [  # with a value and an error
+        entry for entry in result.content.get("log_z", [])
+        if entry["value"] is not None and entry["std_error"] is not None
+    ]  # fmt: skip
     if not entries:
-        raise ArgumentError("saved", "a result without log Z", "one with estimates of it")
+        raise MissingDataError("saved", "a result without log Z", "one with estimates of it")
     exact = result.content.get("exact")
     with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
         named = {entry["name"]: entry for entry in entries}
@@ -287,11 +295,6 @@ def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     return ax
 
 
-def has_interval(estimate: Mapping[str, Any]) -> bool:
-    r"""Whether a saved estimate can be drawn: it has a value and an error."""
-    return estimate["value"] is not None and estimate["std_error"] is not None
-
-
 def model_name(saved: Saved, role: str) -> str:
     r"""The name of the model with a role; the role itself where there is none."""
     return next((str(e["name"]) for e in saved.content["models"] if e.get("role") == role), role)
@@ -299,7 +302,7 @@ def model_name(saved: Saved, role: str) -> str:
 
 def _array(saved: Saved, name: str, what: str, verb: str) -> np.ndarray:
     if name not in saved.arrays:
-        raise ArgumentError("saved", f"a result without {what}", f"one of {verb} that has them")
+        raise MissingDataError("saved", f"a result without {what}", f"one of {verb} that has them")
     return saved.arrays[name]
 
 

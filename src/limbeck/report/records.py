@@ -17,22 +17,22 @@ settings, models (name, role, parameters, bytes), history, verdicts, notes. By v
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from limbeck.arguments import Choice, Seed, Text, UserObject, checked_arguments
 from limbeck.environment import environment
 from limbeck.errors import ArgumentError
-from limbeck.report.compression import compressed
-from limbeck.report.condensation import condensed
-from limbeck.report.normalization import estimated, normalized
+from limbeck.report import compression, condensation, normalization
 from limbeck.report.summary import Arrays
 from limbeck.storage import EMPTY, FORMAT, VERBS
 
-RECORDS: dict[str, Callable[..., tuple[dict[str, Any], Arrays]]] = {
-    "compress": compressed, "condense": condensed, "normalize": normalized, "logz": estimated,
-    "evidence": estimated,
-}  # fmt: skip
+# by verb: the function that makes a record, and the module whose functions write a report on it
+REPORTS: dict[str, tuple[Any, Any]] = {
+    "compress": (compression.compressed, compression),
+    "condense": (condensation.condensed, condensation),
+    "normalize": (normalization.normalized, normalization),
+    **dict.fromkeys(("logz", "evidence"), (normalization.estimated, normalization)),
+}
 
 
 @checked_arguments
@@ -55,7 +55,7 @@ def to_record(
     kind = {"compress": "Compressed", "condense": "Condensed", "normalize": "Result"}.get(verb)
     if kind is not None and kind not in (cls.__name__ for cls in type(result).__mro__):
         raise ArgumentError("result", f"a {type(result).__name__}", f"the result of {verb}")
-    record, arrays = RECORDS[verb](result, **evidence)
+    record, arrays = REPORTS[verb][0](result, **evidence)
     content = {**copy.deepcopy(EMPTY), "format": FORMAT, "verb": verb, **record}
     if seed is None:
         seed = content["settings"].get("seed", getattr(result, "seed", None))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, parameters
-from limbeck.errors import ArgumentError
 from limbeck.models.mlp import MLP
 from limbeck.normalization.densities import place_of
 from limbeck.report.blocks import Verdict
@@ -20,26 +19,6 @@ Arrays = dict[str, np.ndarray]
 def verdict(name: str, held: bool, words: str) -> Verdict:
     r"""A verdict as it is stored."""
     return {"name": name, "held": bool(held), "words": words}
-
-
-def required(
-    name: str, value: float | None, bound: float, *,
-    most: bool = False, title: str | None = None, reason: str = "it could not be computed",
-) -> Verdict:  # fmt: skip
-    r"""The verdict on a requirement: a figure is at least, or at most, a given number."""
-    if not math.isfinite(bound):
-        raise ArgumentError(name, bound, "a finite number to compare with")
-    title = name.replace("_", " ") if title is None else title
-    if value is None or not math.isfinite(value):
-        return verdict(name, False, f"{title} is unchecked: {reason}; {bound:g} was required")
-    held = value <= bound if most else value >= bound
-    shown = f"{value:.4g}"
-    if float(shown) == bound != value:  # rounding must not hide a failure
-        shown = repr(float(value))
-    words = f"at {'most' if most else 'least'} {bound:g} as required"
-    if not held:
-        words = f"{'above' if most else 'below'} the {bound:g} that was required"
-    return verdict(name, held, f"{title} is {shown}, {words}")
 
 
 def run_summary(result: Result) -> dict[str, Any]:

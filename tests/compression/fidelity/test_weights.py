@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from limbeck.cli.command import check_requirements, parse_requirements
+from limbeck.cli.requirements import check_requirements, parse_requirements
 from limbeck.compression.fidelity import measures as m
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.report.compression import _verdicts

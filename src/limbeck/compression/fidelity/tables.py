@@ -131,11 +131,11 @@ def _cost_rows(report: Fidelity, models: list[str]) -> list[list[str]]:
 def group_table(report: Fidelity) -> Table:
     r"""Subgroups below one another; the worst of them, if there are many."""
     other, name = decisive(report.task, report.labelled)
-    parts = _groups(report)
+    parts = groups(report)
     title = f"{MEASURES[name].title} by subgroup"
     if len(parts) > MAX_GROUPS:
         title += f" (the {MAX_GROUPS} worst of {len(parts)})"
-        parts = _groups(report, worst=True)[:MAX_GROUPS]
+        parts = groups(report, worst=True)[:MAX_GROUPS]
     models = ["teacher", "student"] if report.labelled else ["student"]
     heads = ["column", "group", "rows", *models, f"student − {other}"]
     heads += ["worse"] if report.worse else []
@@ -178,7 +178,7 @@ def class_table(report: Fidelity) -> Table:
     return result
 
 
-def _groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
+def groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
     r"""Columns, groups and their measures, in their order or the worst first."""
     parts = [(c, g, part) for c, groups in report.by_group.items() for g, part in groups.items()]
     other, name = decisive(report.task, report.labelled)
@@ -199,7 +199,7 @@ def remarks(report: Fidelity) -> list[str]:
     if not report.worse:
         return []
     other, name = decisive(report.task, report.labelled)
-    parts = [part for part in _groups(report, worst=True) if part[:2] in report.worse]
+    parts = [part for part in groups(report, worst=True) if part[:2] in report.worse]
     models, texts = ["student", "teacher"] if report.labelled else ["student"], []
     for column, group, part in parts[:MAX_NAMED]:
         value = " against ".join(short(name, part.measures[m][name].value) for m in models)
