@@ -12,13 +12,14 @@ from limbeck.errors import ArgumentError
 from limbeck.models.tree import SURE, TreeArrays, Trees, of_lightgbm, of_tree
 
 ROWS = 20_000  # the most rows that a boosted tree is grown from
+LEAF_ROWS = 5  # the fewest rows in a leaf of a boosted tree
+RATE = 0.3  # the fraction of each Newton step
 Numbers = np.ndarray | torch.Tensor
-Size = dict[str, int]  # limits of a tree, by scikit-learn's names
 
 
 def fit_tree(
-    X: Numbers, targets: Numbers, *, max_leaf_nodes: int = 64, min_samples_leaf: int = 1,
-    seed: int = 0, task: str = "classification", sample_weight: np.ndarray | None = None,
+    X: Numbers, targets: Numbers, *, max_leaf_nodes: int = 64, seed: int = 0,
+    task: str = "classification", sample_weight: np.ndarray | None = None,
 ) -> Trees:  # fmt: skip
     r"""One tree of least square error; its leaves hold the mean targets (n, K) of their rows.
 
@@ -26,14 +27,15 @@ def fit_tree(
         X: Inputs (n, ...); NaN is a missing value.
         targets: Probabilities (n, K), of classes or of separate labels, or values (n, K).
         max_leaf_nodes: The largest number of leaves. Default: 64.
-        min_samples_leaf: The smallest number of rows in a leaf. Default: 1.
         seed: Decides between equally good splits. Default: 0.
         task: "classification", "multilabel" or "regression". Default: "classification".
         sample_weight: Weights (n,) of the rows, from 0. Default: None, equal ones.
     """
-    size = dict(max_leaf_nodes=max_leaf_nodes, min_samples_leaf=min_samples_leaf)
+    from sklearn.tree import DecisionTreeRegressor
+
     inputs, outputs, weight, shift, scale = _prepare(X, targets, task, sample_weight)
-    tree = of_tree(_fit(inputs, outputs, seed, size, weight).tree_, False)
+    model = DecisionTreeRegressor(max_leaf_nodes=max_leaf_nodes, random_state=seed)
+    tree = of_tree(model.fit(inputs, outputs, weight).tree_, False)
     mean = tree.value * scale + shift
     if task == "classification":
         mean = np.clip(mean, 0, None)
@@ -44,8 +46,7 @@ def fit_tree(
 
 
 def fit_boosted(
-    X: Numbers, targets: Numbers, *, trees: int = 100, max_leaf_nodes: int = 16,
-    min_samples_leaf: int = 5, learning_rate: float = 0.3, seed: int = 0,
+    X: Numbers, targets: Numbers, *, trees: int = 100, max_leaf_nodes: int = 16, seed: int = 0,
     task: str = "classification", sample_weight: np.ndarray | None = None,
 ) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
@@ -58,12 +59,9 @@ def fit_boosted(
         X: Inputs, as in `fit_tree`, like `targets`, `task` and `sample_weight`.
         trees: The number of trees. Default: 100.
         max_leaf_nodes: The largest number of leaves of a tree. Default: 16.
-        min_samples_leaf: The smallest number of rows in a leaf. Default: 5.
-        learning_rate: The fraction of each Newton step. Default: 0.3.
         seed: Chooses the combinations of outputs; for scikit-learn, the rows that a tree is fitted
             to, if there are more than 20,000. Default: 0.
     """
-    size = dict(max_leaf_nodes=max_leaf_nodes, min_samples_leaf=min_samples_leaf)
     inputs, outputs, weight, shift, scale = _prepare(X, targets, task, sample_weight)
     w = np.ones((len(inputs), 1)) if weight is None else weight[:, None]
     base = np.zeros(outputs.shape[1])  # the logits of the mean probabilities
@@ -71,7 +69,7 @@ def fit_boosted(
         mean = (w * outputs).mean(0).clip(SURE, 1 - SURE)
         base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
-    grower, steps = tree_grower()(inputs, size, seed), list[np.ndarray]()
+    grower, steps = tree_grower()(inputs, max_leaf_nodes, seed), list[np.ndarray]()
     for _ in range(trees):
         residuals, curvature = _slopes(z, outputs, task)
         leaf, count = grower.grow(residuals, curvature, w)
@@ -79,7 +77,7 @@ def fit_boosted(
             break
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, w * residuals, count) / (_sums(leaf, w * curvature, count) + 1.0)
-        steps.append(learning_rate * step)
+        steps.append(RATE * step)
         z += steps[-1][leaf]
     fits = grower.trees([step * scale for step in steps])
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
@@ -92,14 +90,14 @@ class LightGBMGrower:
 
     library = "LightGBM"
 
-    def __init__(self, inputs: np.ndarray, size: Size, seed: int) -> None:
+    def __init__(self, inputs: np.ndarray, leaves: int, seed: int) -> None:
         import lightgbm
 
         self.inputs, self.random = inputs, np.random.default_rng(seed)
-        self.leaves = min(size["max_leaf_nodes"], max(2, len(inputs)), 2**17)
+        self.leaves = min(leaves, max(2, len(inputs)), 2**17)
         options = {
             "objective": "none", "num_leaves": self.leaves, "lambda_l2": 1.0, "learning_rate": 1.0,
-            "min_data_in_leaf": size["min_samples_leaf"],
+            "min_data_in_leaf": LEAF_ROWS,
             # with a smaller least curvature LightGBM may choose an empty leaf, and fails
             "min_sum_hessian_in_leaf": 1e-3, "min_data_in_bin": 1, "feature_pre_filter": False,
             "seed": seed, "num_threads": torch.get_num_threads(), "deterministic": True,
@@ -135,18 +133,21 @@ class SklearnGrower:
 
     library = "scikit-learn"
 
-    def __init__(self, inputs: np.ndarray, size: Size, seed: int) -> None:
-        self.inputs, self.size, self.random = inputs, size, np.random.default_rng(seed)
+    def __init__(self, inputs: np.ndarray, leaves: int, seed: int) -> None:
+        self.inputs, self.leaves, self.random = inputs, leaves, np.random.default_rng(seed)
         self.fits: list[Any] = []
 
     def grow(
         self, residuals: np.ndarray, curvature: np.ndarray, w: np.ndarray
     ) -> tuple[np.ndarray, int]:
+        from sklearn.tree import DecisionTreeRegressor
+
         rows = self.random.permutation(len(self.inputs))[:ROWS]
-        seed, weight = int(self.random.integers(2**31)), w[rows, 0]
-        fitted = _fit(self.inputs[rows], residuals[rows], seed, self.size, weight)
-        self.fits.append(fitted.tree_)
-        return fitted.apply(self.inputs), fitted.tree_.node_count
+        size: Any = {"max_leaf_nodes": self.leaves, "min_samples_leaf": LEAF_ROWS}
+        model = DecisionTreeRegressor(**size, random_state=int(self.random.integers(2**31)))
+        model.fit(self.inputs[rows], residuals[rows], w[rows, 0])
+        self.fits.append(model.tree_)
+        return model.apply(self.inputs), model.tree_.node_count
 
     def trees(self, steps: list[np.ndarray]) -> list[TreeArrays]:
         pairs = zip(self.fits, steps, strict=True)
@@ -177,15 +178,6 @@ def _prepare(X: Numbers, targets: Numbers, task: str, sample_weight: Any) -> tup
     if task == "classification" and outputs.shape[1] == 1:  # the second of two classes
         outputs = np.hstack([1 - outputs, outputs])
     return inputs.numpy(), outputs, weight, np.zeros(1), np.ones(1)
-
-
-def _fit(
-    inputs: np.ndarray, outputs: np.ndarray, seed: int, size: Size, weight: np.ndarray | None
-) -> Any:
-    from sklearn.tree import DecisionTreeRegressor
-
-    model = DecisionTreeRegressor(random_state=seed, **size)
-    return model.fit(inputs, outputs, weight)
 
 
 def _slopes(z: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
