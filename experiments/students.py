@@ -25,9 +25,8 @@ import limbeck as lb
 from limbeck.arrays import Batch, full_precision
 from limbeck.environment import environment
 from limbeck.inputs.base import Inputs
-from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.estimate import mean_bound
 from limbeck.normalization.log_partition import log_partition

@@ -38,10 +38,10 @@ from limbeck.models import Preprocessed as Preprocessed
 from limbeck.models import Symmetrized as Symmetrized
 from limbeck.models import Trees as Trees
 from limbeck.models.clamp import clamp as clamp
-from limbeck.models.deep_nade import DeepNADE as DeepNADE
 from limbeck.models.energy import Energy as Energy
 from limbeck.models.made import MADE as MADE
 from limbeck.models.nade import NADE as NADE
+from limbeck.models.nade import DeepNADE as DeepNADE
 from limbeck.models.rbm import RBM as RBM
 from limbeck.normalization.annealing import AIS as AIS
 from limbeck.normalization.bridge import Bridge as Bridge

@@ -17,6 +17,7 @@ import limbeck as lb
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
 from limbeck.compression.generators import drawn, prepared
 from limbeck.compression.rows import read_rows
+from limbeck.models import tree_fit
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 from tests.refusals import refused
 
@@ -90,13 +91,14 @@ def test_a_weight_of_zero_with_rows_held_out_and_labels():
 
 @pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
 @pytest.mark.parametrize("fit", [fit_tree, fit_boosted])
-def test_trees_take_a_weight_of_two_for_a_row_twice(fit, task):
+def test_trees_take_a_weight_of_two_for_a_row_twice(fit, task, monkeypatch):
     X, counts = curved()
     y = bent(X)[:, None]
     if task != "regression":
         y = 1 / (1 + np.exp(2 - y))
         y = np.hstack([1 - y, y])
-    options = {"max_leaf_nodes": 4, "task": task, "min_samples_leaf": 1}
+    options = {"max_leaf_nodes": 4, "task": task}
+    monkeypatch.setattr(tree_fit, "LEAF_ROWS", 1)
     one = fit(X, y, sample_weight=counts / counts.mean(), **options)
     two = fit(*(np.repeat(part, counts, axis=0) for part in (X, y)), **options)
     x = torch.as_tensor(X, dtype=torch.float32)

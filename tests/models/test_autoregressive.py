@@ -8,8 +8,8 @@ import torch
 
 import limbeck as lb
 from limbeck.errors import CheckpointError
-from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
+from limbeck.models.nade import DeepNADE
 from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.models.deep_nade import DeepNADE
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.rbm import RBM
 from limbeck.supports import Binary, Spins, States
 from tests.refusals import refused
@@ -125,7 +124,7 @@ def test_many_events_are_evaluated_in_parts(monkeypatch):
     deep = DeepNADE(6, 3, 4, 2, generator=generator())
     x = events(Binary(6)).float()
     whole = deep.log_prob(x).detach()
-    monkeypatch.setattr("limbeck.models.deep_nade.ROOM", {"cpu": 5 * deep.runs * 7})
+    monkeypatch.setattr("limbeck.models.nade.ROOM", {"cpu": 5 * deep.runs * 7})
     seen = []
     monkeypatch.setattr(
         deep,

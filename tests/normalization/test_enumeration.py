@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.models import rbm_sums as enumeration
+from limbeck.models import rbm as enumeration
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.normalization.log_partition import exact_log_z

@@ -7,9 +7,8 @@ import torch
 
 import limbeck as lb
 from limbeck.models import MLP
-from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.energy import Energy
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.rbm import RBM
 from limbeck.normalization.normalize import can_warm_start, warm_start
 from limbeck.supports import Binary, Spins

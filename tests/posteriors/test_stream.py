@@ -79,8 +79,8 @@ def test_types_and_places():
     assert as_draws(numbered(9)).to("cpu", torch.float64).next(2).dtype == torch.float64
     with refused("n", "0"):
         stream.next(0)
-    with refused("source", "a int"):
-        Stream(3)
+    with refused("posterior", "a int"):
+        as_draws(3)
 
 
 def test_samplers_step_as_far_as_is_needed():

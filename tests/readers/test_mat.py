@@ -37,7 +37,6 @@ def test_numbers_of_every_type_are_as_scipy_reads_them(tmp_path, dtype, compress
     scipy.io.savemat(path, {**OTHERS, **values}, do_compression=compressed)
     read, reference = read_mat(path, values), scipy.io.loadmat(path)
     for name in values:
-        assert read[name].dtype == reference[name].dtype
         assert np.array_equal(read[name], reference[name])
     assert all(read[name] is None for name in OTHERS.keys() - values.keys())
 

@@ -24,6 +24,12 @@ from limbeck.distributions.gaussians import MultivariateNormal, Normal
 from limbeck.errors import ArgumentError
 from limbeck.outputs import TOLERANCE
 
+CONSTRAINTS: dict[str, tuple[Any, str]] = {  # of limbeck's own parameters by name
+    "zero": (constraints.unit_interval, "probabilities, between 0 and 1"),
+    "scale": (constraints.positive, "numbers above zero"),
+    "rate": (constraints.nonnegative, "numbers from zero"),
+    "scale_tril": (constraints.lower_cholesky, "a lower triangular Cholesky factor"),
+}
 ACCEPTED = "a distribution of limbeck's or of torch.distributions"
 Numbers = dict[str, np.ndarray]
 EQUAL = ("probs", "logits")  # parameters that stand for each other
@@ -292,24 +298,15 @@ def _fault(distribution: Any, name: str, value: Tensor) -> tuple[str, str] | Non
         return "without any number", "numbers"
     low, high = value.min().item(), value.max().item()
     between = f"between {low:.4g} and {high:.4g}"
-    if of_torch:  # which does not check inside of vmap
-        constraint = distribution.kind.arg_constraints.get(name)
-        known = constraint is not None and not constraints.is_dependent(constraint)
-        wrong = known and not bool(constraint.check(value).all())
-        return (between, f"numbers that are {constraint}") if wrong else None
-    if name in ("probs", "weights"):
+    if not of_torch and name in ("probs", "weights"):
         if low < -TOLERANCE or high > 1 + TOLERANCE:
             return between, "probabilities, between 0 and 1"
         if not binary and bool(((value.sum(-1) - 1).abs() > TOLERANCE).any()):
             return f"with the sum {value.sum(-1).flatten()[0].item():.4g}", "numbers with the sum 1"
-    if name == "zero" and not 0 <= low <= high <= 1:
-        return between, "probabilities, between 0 and 1"
-    if name == "scale" and low <= 0:
-        return between, "numbers above zero"
-    if name == "rate" and low < 0:
-        return between, "numbers from zero"
-    if name == "scale_tril" and bool((value.diagonal(dim1=-2, dim2=-1) <= 0).any()):
-        return "with a diagonal that is not positive", "a lower triangular Cholesky factor"
-    if name == "scale_tril" and bool((value.triu(1) != 0).any()):
-        return "with numbers above the diagonal", "a lower triangular Cholesky factor"
-    return None
+    constraint, words = CONSTRAINTS.get(name, (None, ""))
+    if of_torch:  # which does not check inside of vmap
+        constraint = distribution.kind.arg_constraints.get(name)
+        constraint = None if constraints.is_dependent(constraint) else constraint
+        words = f"numbers that are {constraint}"
+    wrong = constraint is not None and not bool(constraint.check(value).all())
+    return (between, words) if wrong else None

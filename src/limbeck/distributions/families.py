@@ -41,10 +41,6 @@ class DerivedFamily(Distribution):
     event = 0
     discrete = property(lambda self: self.components.discrete)
 
-    def expand(self, shape: UserObject[tuple[int, ...]]) -> Any:
-        parts: Any = self
-        return type(self)(*(part.expand(shape) for part in parts))
-
 
 class ZeroInflated(
     DerivedFamily, namedtuple("Zeros", "zero components", defaults=(ABSENT, ABSENT))

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from limbeck.errors import ArgumentError
-from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.ensemble import Ensemble
 from limbeck.models.flow import Flow
 from limbeck.models.made import MADE
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mlp import MLP, BatchedMLP
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.symmetrized import Symmetrized
 from limbeck.models.table_encoder import TableEncoder

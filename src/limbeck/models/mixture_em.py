@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_part, random
+from limbeck.arrays import as_part, as_weights, random
 from limbeck.distributions import gaussians
 from limbeck.distributions.gaussians import Moments, Statistics, has_matrices, least_variances
 from limbeck.errors import ArgumentError
@@ -63,10 +63,8 @@ class Samples(NamedTuple):
         r"""A user's samples for a mixture; constant variables and too few samples are refused."""
         device = model.means.device
         rows = model.rows(numbers(name, x, device), name)
-        share = rows.new_ones(len(rows)) if weight is None else numbers("weights", weight, device)
-        if share.shape != (len(rows),) or bool((share < 0).any()):
-            received = f"shape {tuple(share.shape)}, with {int((share < 0).sum())} below zero"
-            raise ArgumentError("weights", received, f"{len(rows)} nonnegative numbers")
+        weights = as_weights(weight, len(rows), "weights")
+        share = rows.new_ones(len(rows)) if weights is None else torch.from_numpy(weights).to(rows)
         rows, share = rows[share > 0], share[share > 0]
         if len(rows) < model.components:
             expected = f"at least as many as the {model.components} components"

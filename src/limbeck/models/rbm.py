@@ -3,7 +3,7 @@ r"""The restricted Boltzmann machine over zeros and ones: the model and its anne
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from limbeck.models import rbm_files
 from limbeck.models.checks import Device, Generator, Pair
 from limbeck.models.energy import Unnormalized
 from limbeck.models.kernels.nade_op import triton_kernels
+from limbeck.progress import tracked
 from limbeck.supports import Binary
 from limbeck.training.result import History
 
@@ -142,10 +143,9 @@ class RBM(Unnormalized):
     forward = log_unnormalized
 
     def _exact_log_z(self) -> float:
-        from limbeck.models.rbm_sums import exact_rbm_log_z
-
         with rename_argument("target", "z"):
-            return exact_rbm_log_z(self)
+            parts = list(log_z_parts(self, 2**25, None, False))
+        return torch.stack(parts).logsumexp(0).item()
 
     def hidden_probabilities(self, x: Tensor) -> Tensor:
         r"""p(h_j = 1 | x), (n, J)."""
@@ -240,8 +240,7 @@ class RBMPath:
     def advance(
         self, x: Tensor, beta: Beta, generator: Generator = None, *, reverse: bool = False
     ) -> Tensor:
-        scaled = torch.addmm(self.b, x.to(self.W.dtype), self.W).mul_(beta)
-        return self._resample(scaled, beta, generator).to(x.dtype)
+        return self.climb(x, beta, beta, generator)[1]
 
     @torch.no_grad()
     @arg.checked_arguments
@@ -252,13 +251,10 @@ class RBMPath:
         hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
         visible = (bits @ self.difference).double() * (after - before)
         gain = hidden.sum(1, dtype=torch.float64) + visible
-        return gain, self._resample(scaled, after, generator).to(x.dtype)
-
-    def _resample(self, scaled: Tensor, beta: Beta, generator: Generator) -> Tensor:
-        r"""x from h from β(b + xW), which is overwritten."""
-        bits = Bits(2, scaled.device, generator)
-        h = bits(scaled).mul_(beta)
-        return bits(torch.addmm(self.base.lerp(self.a, beta), h, self.W.T))
+        draw = Bits(2, scaled.device, generator)
+        h = draw(scaled).mul_(after)
+        moved = draw(torch.addmm(self.base.lerp(self.a, after), h, self.W.T))
+        return gain, moved.to(x.dtype)
 
 
 @arg.checked_arguments
@@ -334,3 +330,75 @@ class Bits:
         if logits.shape not in self._noise:
             self._noise[logits.shape] = torch.empty_like(logits)
         return logits.sigmoid_().gt_(self._noise[logits.shape].uniform_(generator=self.generator))
+
+
+TOGETHER = 4  # units of the other side that share a matrix product
+LARGEST = 690.0  # the largest exponent in float64, nearly
+
+
+def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iterator[Tensor]:
+    r"""log of parts of Σ_h exp(b·h) Π_i (1 + exp(z_i)) over the smaller side, z = a + Wh.
+
+    The factors of four units i are Σ_s exp(s·z) over the subsets s of them. The bits h are split
+    into high and low ones, so that all pairs of these make a matrix product of two small tables of
+    exponentials. A logarithm is taken only when the product nears the end of float64's range.
+    """
+    size = min(rbm.visible, rbm.hidden)
+    if 2**size > limit:
+        received = f"{rbm.visible:,} visible and {rbm.hidden:,} hidden units"
+        expected = f"at most {int(math.log2(limit))} on one side, or an estimate of log Z"
+        raise ArgumentError("target", received, expected)
+    W, a, b = (p.detach().double() for p in (rbm.W, rbm.a, rbm.b))
+    weights, own, other = (W, a, b) if rbm.visible == size else (W.T, b, a)  # sides by size
+    padded = -len(other) % TOGETHER  # units without weights: each is a factor of two
+    weights, other = F.pad(weights, (0, padded)), F.pad(other, (0, padded))
+    block = block or (2**20 if W.is_cuda else 2**16)
+    at_once = min(size, int(math.log2(block)))
+    low = min(at_once, 10)
+    here, there = slice(size - low, size), slice(0, size - low)
+    bits = _bits(0, 2**low, low, W)
+    low_z, low_own = bits @ weights[here], bits @ own[here]
+    rows = 2 ** (at_once - low)
+    ceilings, direct = _ceilings(other, weights[there], low_z)
+    table = None if direct else _subsets(low_z).transpose(1, 2).contiguous()  # (groups, 16, 2^low)
+    for start in tracked(range(0, 2 ** (size - low), rows), "enumerating", progress):
+        bits = _bits(start, start + rows, size - low, W)
+        high_z = other + bits @ weights[there]
+        total = (bits @ own[there])[:, None] + low_own - padded * math.log(2)
+        if table is None:
+            for row, z in zip(total, high_z, strict=True):
+                row += softplus(z + low_z).sum(1)
+        else:
+            product, factor, so_far = torch.ones_like(total), torch.empty_like(total), 0.0
+            for left, right, ceiling in zip(_subsets(high_z), table, ceilings, strict=True):
+                if so_far + ceiling > LARGEST:
+                    total += product.log_()
+                    product.fill_(1.0)
+                    so_far = 0.0
+                product *= torch.mm(left, right, out=factor)
+                so_far += ceiling
+            total += product.log_()
+        yield total.flatten().logsumexp(0) + rbm.constant
+
+
+def _bits(start: int, stop: int, size: int, like: Tensor) -> Tensor:
+    r"""The binary digits of start … stop−1, (stop − start, size)."""
+    number = torch.arange(start, stop, device=like.device)
+    places = torch.arange(size - 1, -1, -1, device=like.device)
+    return ((number[:, None] >> places) & 1).to(like.dtype)
+
+
+def _subsets(z: Tensor) -> Tensor:
+    r"""exp(s·z) of the subsets s of each group of units, (groups, n, 16), of z (n, units)."""
+    groups = z.reshape(len(z), -1, TOGETHER)
+    return (groups @ _bits(0, 2**TOGETHER, TOGETHER, z).T).exp().transpose(0, 1).contiguous()
+
+
+def _ceilings(other: Tensor, high: Tensor, low_z: Tensor) -> tuple[list[float], bool]:
+    r"""Bounds on log Π (1 + exp(z)) in each group, and whether exponentials leave the range."""
+    above = other + high.clamp_min(0).sum(0), low_z.amax(0)
+    below = other + high.clamp_max(0).sum(0), low_z.amin(0)
+    sums = torch.stack([*above, *(-z for z in below)]).clamp_min(0)
+    largest = sums.reshape(4, -1, TOGETHER).sum(2).amax().item()
+    ceilings = softplus(above[0] + above[1]).reshape(-1, TOGETHER).sum(1).tolist()
+    return ceilings, max(largest, *ceilings) > LARGEST

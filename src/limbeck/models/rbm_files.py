@@ -85,12 +85,8 @@ NUMBERS = {
     1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
 }  # fmt: skip
 MATRIX, COMPRESSED = 14, 15
-# the classes of arrays, of which these hold numbers
-CLASSES = {
-    6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
-}  # fmt: skip
+# the classes of arrays; those from 6 to 15 are full matrices of numbers
 OTHERS = ("empty", "cells", "a structure", "an object", "text", "a sparse matrix")
-HEADER = 512  # bytes of a compressed array that are enough for its name
 
 
 def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
@@ -98,43 +94,37 @@ def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
     content = memoryview(path.read_bytes())
     if bytes(content[:10]).startswith((b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3")):
         raise ValueError("MATLAB's format 7.3; an older one is needed: save(name, '-v7', …)")
-    order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
-    version = int(np.frombuffer(content[124:126], f"{order}u2")[0]) if order else 0
-    if order is None or version != 0x0100:
+    order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(bytes(content[124:128]))
+    if order is None:
         raise ValueError("no MATLAB file of the versions 5 to 7")
     arrays: dict[str, Any] = {}
     content = content[128:]
     while len(content):
         kind, matrix, content = _element(content, order)
         if kind == COMPRESSED:
-            # only a wanted one is expanded; the others say their names at the start
-            packed, start = matrix, memoryview(_expanded(matrix, HEADER, complete=False))
-            kind, matrix = MATRIX, start[8:]
-            if _name(matrix, order)[0] in names:
-                size = 8 + int(np.frombuffer(start[4:8], f"{order}u4")[0])
-                numpy_files.check_expansion(size, path)
-                whole = memoryview(_expanded(packed, size, complete=True))
-                kind, matrix, _ = _element(whole, order)
+            kind, matrix, _ = _element(_expanded(matrix, order, path), order)
         if kind != MATRIX:
             raise ValueError(f"an element of the type {kind}, where an array was expected")
-        name, parts = _name(matrix, order)
+        name, array = _array(matrix, order, names)
         if name in arrays:
             raise ValueError(f"{name} is in it twice")
-        arrays[name] = _array(parts, order, name) if name in names else None
+        arrays[name] = array
     return arrays
 
 
-def _expanded(content: memoryview, size: int, complete: bool) -> bytes:
-    r"""Up to `size` bytes of compressed content, or with `complete` all, with its checksum."""
+def _expanded(content: memoryview, order: str, path: Path) -> memoryview:
+    r"""A compressed element, of the size that it starts with, and with the right checksum."""
     stream = zlib.decompressobj()
     try:
-        start = stream.decompress(content, size)
-        more = stream.decompress(stream.unconsumed_tail, 1) if complete else b""
+        start = stream.decompress(content, 8)
+        size = int(np.frombuffer(start[4:], f"{order}u4")[0])
+        numpy_files.check_expansion(size, path)
+        rest = stream.decompress(stream.unconsumed_tail, size + 1)
     except zlib.error as error:
         raise ValueError(f"damaged compressed data ({error})") from None
-    if complete and (more or len(start) < size or not stream.eof):
+    if len(rest) != size or not stream.eof:
         raise ValueError("compressed data that are longer or shorter than they say")
-    return start
+    return memoryview(start + rest)
 
 
 def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryview]:
@@ -155,32 +145,32 @@ def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryvi
     return kind, content[start : start + size], content[end:]
 
 
-def _name(matrix: memoryview, order: str) -> tuple[str, tuple[memoryview, memoryview, memoryview]]:
-    r"""An array's name; its flags, its dimensions and what follows the name."""
-    first, flags, rest = _element(matrix, order)
+def _array(matrix: memoryview, order: str, names: Collection[str]) -> tuple[str, Any]:
+    r"""The name of an array, and its numbers if it is one of `names`."""
+    first, attributes, rest = _element(matrix, order)
     second, sizes, rest = _element(rest, order)
-    third, name, rest = _element(rest, order)
-    if (first, len(flags), second, third) != (6, 8, 5, 1):
+    third, text, rest = _element(rest, order)
+    if (first, len(attributes), second, third) != (6, 8, 5, 1):
         raise ValueError("an array without flags, dimensions and name")
-    return bytes(name).decode("latin-1"), (flags, sizes, rest)
-
-
-def _array(parts: tuple[memoryview, memoryview, memoryview], order: str, name: str) -> Any:
-    flags = int(np.frombuffer(parts[0], f"{order}u4")[0])
+    name = bytes(text).decode("latin-1")
+    if name not in names:
+        return name, None
+    flags = int(np.frombuffer(attributes, f"{order}u4")[0])
     kind = flags & 0xFF
-    if kind not in CLASSES or flags & 0x0800:
-        what = "complex" if kind in CLASSES else (*OTHERS, "unknown")[min(kind, len(OTHERS))]
+    numeric = 6 <= kind <= 15
+    if not numeric or flags & 0x0800:
+        what = "complex" if numeric else (*OTHERS, "unknown")[min(kind, len(OTHERS))]
         raise ValueError(f"{name} is {what}; a full matrix of real numbers is needed")
-    if len(parts[1]) % 4 or not 8 <= len(parts[1]) <= 128:
-        raise ValueError(f"{name} has dimensions of {len(parts[1])} bytes")
-    shape = tuple(int(size) for size in np.frombuffer(parts[1], f"{order}i4"))
-    stored, values, _ = _element(parts[2], order)
+    if len(sizes) % 4 or not 8 <= len(sizes) <= 128:
+        raise ValueError(f"{name} has dimensions of {len(sizes)} bytes")
+    shape = tuple(int(size) for size in np.frombuffer(sizes, f"{order}i4"))
+    stored, values, _ = _element(rest, order)
     if stored not in NUMBERS:
         raise ValueError(f"{name} has values of the type {stored}")
     dtype = np.dtype(order + NUMBERS[stored])  # the smallest that holds them, perhaps
     if min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values):
         raise ValueError(f"{name} of the shape {shape} has {len(values):,} bytes")
-    return np.frombuffer(values, dtype).reshape(shape, order="F").astype(CLASSES[kind])
+    return name, np.frombuffer(values, dtype).reshape(shape, order="F")
 
 
 READERS: Any = {

@@ -14,7 +14,6 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
 from limbeck.models.rbm import RBM, Bits, Numbers, RBMPath, base_biases, binary_rows, softplus
-from limbeck.models.rbm_sums import exact_rbm_log_z
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device
 from limbeck.training.result import History
@@ -171,7 +170,7 @@ class Watch:
         if not all(parameter.isfinite().all() for parameter in rbm.parameters()):
             return True
         if min(rbm.visible, rbm.hidden) <= EXACT_UNITS:
-            z = LogZ(exact_rbm_log_z(rbm), 0.0)
+            z = LogZ(rbm._exact_log_z(), 0.0)
         else:
             z = annealed_log_z(rbm, x, self.base, self.generator)
         value = judged = self._mean(self.data) - z.value

@@ -58,15 +58,6 @@ class TableEncoder(Specified):
         "knots": list[list[float]], "columns": int,
     }  # fmt: skip
     optional: ClassVar[Sequence[str]] = ("knots", "columns")
-    mean: Tensor
-    scale: Tensor
-    fill: Tensor
-    source: Tensor  # of each feature between knots, the number, the lower knot and the distance
-    lower: Tensor
-    distance: Tensor
-    which: Tensor
-    slots: Tensor
-    place: Tensor  # of numbers among the columns of an array
 
     def __init__(
         self, numbers: Sequence[tuple[str, str | None, float, float, float]],
@@ -91,33 +82,35 @@ class TableEncoder(Specified):
         embedded = [(c, size) for c, size in sized if size]
         self.embedded = [c.key for c, _ in embedded]
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
-        for name in ("mean", "scale", "fill"):
-            values = torch.tensor([float(getattr(n, name)) for n in self.numbers])
-            self.register_buffer(name, values)
+        parts = ([float(getattr(n, part)) for n in self.numbers] for part in Numeric._fields[2:])
+        self.mean, self.scale, self.fill = (nn.Buffer(torch.tensor(part)) for part in parts)
+
+        def fixed(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
+            return nn.Buffer(torch.tensor(values, dtype=dtype), persistent=False)
+
         between = [(k, a, b - a) for k, row in enumerate(self.knots) for a, b in pairwise(row)]
         if any(distance <= 0 for _, _, distance in between):
             raise ArgumentError("knots", "numbers that are not ascending", "ascending numbers")
-        for k, name in enumerate(("source", "lower", "distance")):
-            dtype = torch.float32 if k else torch.int64
-            values = torch.tensor([row[k] for row in between], dtype=dtype)
-            self.register_buffer(name, values, persistent=False)
+        # of each feature between knots, the number, the lower knot and the distance
+        self.source = fixed([row[0] for row in between])
+        self.lower, self.distance = (
+            fixed([row[k] for row in between], torch.float32) for k in (1, 2)
+        )
         # of each indicator, the column of codes and the code that it stands for
         slots = [
             (column, code)
             for column, c in enumerate(self.indicated)
             for code in [*range(c.size), *([c.size + 1] if c.missing else [])]
         ]
-        for k, name in enumerate(("which", "slots")):
-            codes = torch.tensor([slot[k] for slot in slots], dtype=torch.int64)
-            self.register_buffer(name, codes, persistent=False)
+        self.which, self.slots = (fixed([slot[k] for slot in slots]) for k in range(2))
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings = nn.ModuleList()
         for c, size in embedded:
             drawn = torch.randn(c.size, size, generator=generator, device=generator.device)
             weights = F.pad(drawn * size**-0.5, (0, 0, 0, 2)).to(torch.get_default_device())
             self.embeddings.append(nn.Embedding.from_pretrained(weights, freeze=False))
-        place = [int(number.key) for number in self.numbers] if columns else []
-        self.register_buffer("place", torch.tensor(place, dtype=torch.int64), persistent=False)
+        # of numbers among the columns of an array
+        self.place = fixed([int(number.key) for number in self.numbers] if columns else [])
         features = len(self.numbers) + len(between) + len(self.masks) + len(slots)
         self.width = features + sum(size for _, size in embedded)
 

@@ -337,8 +337,6 @@ def _kind(estimator: object) -> str | None:
 def of_tree(tree: Any, classifies: bool) -> TreeArrays:
     r"""An estimator's attribute `tree_`."""
     value = tree.value[:, 0, :] if classifies else tree.value[:, :, 0]
-    if classifies:  # counts in older versions
-        value = value / value.sum(1, keepdims=True)
     return TreeArrays(
         tree.children_left, tree.children_right, tree.feature, _in_32_bits(tree.threshold),
         tree.missing_go_to_left, value, tree.weighted_n_node_samples,

@@ -14,8 +14,7 @@ from torch import Tensor
 from limbeck.arguments import Count, Flag, Positive, Seed, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
-from limbeck.models.rbm import RBM
-from limbeck.models.rbm_sums import log_z_parts
+from limbeck.models.rbm import RBM, log_z_parts
 from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge

@@ -17,9 +17,8 @@ from limbeck.evaluation import evaluating
 from limbeck.inputs import Samples
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.models.deep_nade import DeepNADE
 from limbeck.models.made import MADE
-from limbeck.models.nade import NADE
+from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.rbm import RBM
 from limbeck.models.symmetrized import Symmetrized, Symmetry
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of

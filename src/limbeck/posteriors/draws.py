@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, checked_arguments, integer
+from limbeck.arguments import integer
 from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
@@ -203,7 +203,6 @@ class Draws:
 
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
-        size = integer("size", size, "a whole number from 1", least=1)
         for start in range(0, self.count, size):
             yield self.take(torch.arange(start, min(start + size, self.count)))
 
@@ -228,8 +227,7 @@ class Draws:
         parts = {name: as_tensor(part).to(device, dtype) for name, part in self.parts.items()}
         return Draws(parts, dtype, device, self.notes)
 
-    @checked_arguments
-    def diagnostics(self, most: Count = 1000) -> Diagnostics:
+    def diagnostics(self, most: int = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""
         most = min(most, max(1, DIAGNOSED_NUMBERS // self.count))
         coordinates = spread(self.structure.dim, most)

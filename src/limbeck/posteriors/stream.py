@@ -2,7 +2,7 @@ r"""Draws that are read when they are needed, from a running chain or a generato
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck import arguments as arg
+from limbeck.arguments import integer
 from limbeck.arrays import Array, X, as_array, as_tensor, label, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
@@ -101,16 +101,15 @@ class Stream:
     (6, 8)
     """
 
-    @arg.checked_arguments
     def __init__(
         self,
-        source: arg.UserObject[Any],
+        source: Any,
         *,
-        var_names: arg.Text | arg.Items[Sequence[str]] | None = None,
-        burn_in: arg.CountFromZero = 0,
-        thin: arg.Count = 1,
+        var_names: str | Sequence[str] | None = None,
+        burn_in: int = 0,
+        thin: int = 1,
         dtype: torch.dtype | None = None,
-        in_time: arg.Flag = False,
+        in_time: bool = False,
     ) -> None:
         self.source = source
         self.burn_in, self.thin = burn_in, thin
@@ -122,9 +121,6 @@ class Stream:
         self._choose = partial(choose, var_names=var_names)
         self._call: Any = getattr(source, "step", None)
         if not callable(self._call):
-            if not isinstance(source, Iterable):
-                expected = "an iterator of batches, or an object with a method step"
-                raise ArgumentError("source", f"a {type(source).__name__}", expected)
             self._call = iter(source).__next__
         self._structure: Structure | None = None
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
@@ -141,7 +137,7 @@ class Stream:
 
     def next(self, n: int) -> X:
         r"""The next n draws, in the structure: (n, ...) each."""
-        missing = arg.integer("n", n, "a whole number from 1", least=1)
+        missing = integer("n", n, "a whole number from 1", least=1)
         pieces: list[dict[str, Tensor]] = []
         while missing:
             if not self._held:
