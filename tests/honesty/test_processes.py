@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 pytest.importorskip("accelerate")
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
@@ -207,7 +207,7 @@ def test_a_launch_of_several_without_accelerate_is_told(monkeypatch, engine):
     # it is told before anything is compiled
     monkeypatch.setattr("limbeck.training.engines.Compiled.step", lambda *_: None)
     steps = lb.steps(teacher, lb.MLP(4, 3), X, engine=engine, **OPTIONS)
-    with pytest.warns(UserWarning, match=f"one of 2 processes.*engine='{engine}'.*'accelerate'"):
+    with warns_about("one of 2 processes", f"engine='{engine}'", "'accelerate'"):
         next(steps)
 
 
@@ -222,7 +222,7 @@ def test_accelerate_in_a_single_process_is_told_and_named(monkeypatch, tmp_path)
 
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     try:
-        with pytest.warns(UserWarning, match="'accelerate' runs in a single process") as caught:
+        with warns_about("'accelerate'", "single process") as caught:
             result = lb.distill(teacher, lb.MLP(4, 3), X, engine="accelerate", **OPTIONS)
     finally:
         PartialState._reset_state()

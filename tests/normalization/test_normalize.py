@@ -20,7 +20,7 @@ from limbeck.normalization import normalize as module
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.normalize import normalize
 from limbeck.supports import Binary, Real, Spins, States
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 DOUBLE = torch.float64
 LOSSES = ("kl", "square_error", "reverse_kl")
@@ -226,7 +226,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
     folder = tmp_path / "run"
     options = dict(steps=3, checkpoint=folder, **QUICK)
     normalize(rbm(), nade(), **options)
-    with pytest.raises(CheckpointError, match="of other chains: sweeps was 3 and is 2"):
+    with raises_about(CheckpointError, "sweeps was 3 and is 2"):
         normalize(rbm(), nade(), sweeps=2, **options)
 
 

@@ -14,6 +14,7 @@ import limbeck as lb
 from limbeck.teachers import cache as files
 from limbeck.teachers.cache import META, ROWS, TeacherCache
 from limbeck.teachers.keys import row_keys
+from tests.refusals import raises_about
 
 
 def opened(folder, outputs=3):
@@ -110,7 +111,7 @@ def test_a_write_that_fails_leaves_nothing_and_says_so(store, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(lb.CheckpointError, match="No space left on device"):
+    with raises_about(lb.CheckpointError, "No space left on device"):
         write(store, [8, 9])
     assert listed(store) == before
     assert not store.get(inputs([8]))[0].any()
@@ -160,7 +161,7 @@ DAMAGE = [truncate, empty, flip, foreign, other_array, pickled, changed_key]
 def test_damage_is_told_with_the_name_of_the_file(store, damage, tmp_path):
     path = store.folder / listed(store)[0]
     damage(path)
-    with pytest.raises(lb.CheckpointError, match=path.name):
+    with raises_about(lb.CheckpointError, path.name):
         opened(tmp_path).get(inputs([1, 2, 3]))
 
 
@@ -183,7 +184,7 @@ def test_files_that_are_not_ours_are_named_or_left_alone(store):
     (store.folder / "notes.txt").write_text("mine")
     assert store.get(inputs([1]))[0].all()
     np.save(store.folder / "mine.npy", np.zeros(3))
-    with pytest.raises(lb.CheckpointError, match=r"mine\.npy is not one of"):
+    with raises_about(lb.CheckpointError, "mine.npy"):
         store.get(inputs([1]))
 
 

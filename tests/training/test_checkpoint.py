@@ -16,6 +16,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.inputs import Dataset, Mix, Munge, Noise
 from limbeck.storage import checkpoints, disk, files, folders
+from tests.refusals import raises_about, warns_about
 
 DOUBLE = torch.float64
 X = torch.randn(50, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -197,7 +198,7 @@ def test_a_run_that_failed_says_so_again(tmp_path, steps):
         loss=CE(), batch_size=7, seed=3, device="cpu", teacher_output="logits", precompute=False,
         checkpoint=tmp_path, checkpoint_every=1,
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="non-finite"):
+    with warns_about("cross_entropy"):
         failed = lb.distill(poisoned, net(1), data, steps=STEPS, **options)
     same(lb.distill(poisoned, net(7), data, steps=steps, **options), failed)
     assert 0 < failed.steps < STEPS
@@ -261,11 +262,9 @@ def saved(tmp_path):
     return tmp_path
 
 
-def refuses(folder, said, student=None, error=lb.CheckpointError, **options):
-    student = student or net(7)
-    with pytest.raises(error, match=said) as caught:
-        distilled(student, checkpoint=folder, steps=2 * STEPS, **options)
-    assert str(folder) in str(caught.value)
+def refuses(folder, *values, student=None, **options):
+    with raises_about(lb.CheckpointError, folder, *values):
+        distilled(student or net(7), checkpoint=folder, steps=2 * STEPS, **options)
 
 
 def spoil_all(content):
@@ -287,7 +286,7 @@ def test_a_file_that_is_damaged_is_refused(saved, spoil):
     (file,) = saved.glob("*.safetensors")
     content = file.read_bytes()
     file.write_bytes(spoil(content))
-    refuses(saved, "checkpoint-30.safetensors has .*it is damaged")
+    refuses(saved, "checkpoint-30.safetensors")
     file.write_bytes(content)
     assert distilled(net(7), checkpoint=saved).steps == STEPS
 
@@ -300,7 +299,7 @@ def test_if_the_last_one_is_damaged_the_one_before_is_taken(tmp_path, spoil):
     assert checkpoints.steps(tmp_path) == [28, 24]
     last = tmp_path / "checkpoint-28.safetensors"
     last.write_bytes(spoil(last.read_bytes()))
-    with pytest.warns(UserWarning, match=r"checkpoint-28\.safetensors has .*before it, of step 24"):
+    with warns_about("checkpoint-28.safetensors", "step 24"):
         resumed = distilled(net(7), checkpoint=tmp_path, metrics=metrics)
     same(resumed, distilled(net(1), metrics={"size": Interrupt(99)}))
     assert checkpoints.steps(tmp_path) == [30, 24]
@@ -309,16 +308,16 @@ def test_if_the_last_one_is_damaged_the_one_before_is_taken(tmp_path, spoil):
 def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path):
     content = safetensors.torch.save({"weight": torch.zeros(3)})
     folders.write(tmp_path, "checkpoint", {"checkpoint-3.safetensors": content})
-    refuses(tmp_path, r"is not limbeck's \(format None\).*limbeck-checkpoint-1")
+    refuses(tmp_path, "format None", "limbeck-checkpoint-1")
 
 
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ("{", "cannot be read as JSON"),
-        ("[" * 100_000, "cannot be read as JSON"),
-        ("[]", "has no readable description"),
-        ("{}", r"\.identity: expected a value, got nothing"),
+        ("{", "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("[]", "description"),
+        ("{}", ".identity:"),
     ],
 )
 def test_a_description_that_cannot_be_read_is_refused(tmp_path, about, said):
@@ -331,24 +330,24 @@ def test_a_description_that_cannot_be_read_is_refused(tmp_path, about, said):
 def test_a_field_of_another_type_is_refused_by_name(saved):
     tensors, about = checkpoints.read(saved)[1:]
     checkpoints.write(saved, 30, tensors, about | {"done": "thirty"}, None)
-    refuses(saved, r"\.done: expected a whole number .*, got 'thirty'")
+    refuses(saved, ".done:", "'thirty'")
 
 
 def test_a_checkpoint_of_before_manifests_is_refused(tmp_path):
     safetensors.torch.save_file({"a": torch.zeros(3)}, tmp_path / "checkpoint.safetensors")
-    refuses(tmp_path, "written before version 0.1")
+    refuses(tmp_path, "version 0.1")
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("all there is")
-    refuses(tmp_path, "holds something else than limbeck's checkpoints; expected a new or empty")
+    refuses(tmp_path, "holds something else")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_file_in_place_of_a_folder_is_refused_and_left_alone(tmp_path):
     file = tmp_path / "file"
     file.write_text("all there is")
-    refuses(file, "holds something else than limbeck's checkpoints")
+    refuses(file, "holds something else")
     assert file.read_text() == "all there is"
 
 
@@ -362,38 +361,38 @@ def test_what_a_killed_process_left_half_written_is_no_obstacle(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(student=net(7, 4, 5, 3)), 'student was "MLP .* and is "MLP '),
+        (dict(student=net(7, 4, 5, 3)), 'student was "MLP '),
         (dict(student=nn.Linear(4, 3).double(), student_output="logits"), 'is "Linear '),
-        (dict(loss="square_error"), r"loss was 'cross_entropy\(.*' and is 'square_error\(\)'"),
+        (dict(loss="square_error"), "and is 'square_error()'"),
         (dict(seed=4), "seed was 3 and is 4"),
         (dict(batch_size=8), "batch_size was 7 and is 8"),
-        (dict(optimizer="sgd"), r"update was 'Adam\(.* and is 'SGD\("),
-        (dict(lr=0.5), r"update was 'Adam\(lr=0.001.* and is 'Adam\(lr=0.5"),
+        (dict(optimizer="sgd"), "and is 'SGD("),
+        (dict(lr=0.5), "and is 'Adam(lr=0.5"),
         (dict(clip=1.0), "clip was None and is 1.0"),
-        (dict(schedule="linear"), r"schedule was 'Cosine\(.* and is 'Linear\(\)'"),
+        (dict(schedule="linear"), "and is 'Linear()'"),
         (dict(inputs=Noise(4)), "inputs was 'Dataset' and is 'Noise'"),
-        (dict(loss="square_error", seed=5), "loss was .*; seed was 3 and is 5"),
+        (dict(loss="square_error", seed=5), "seed was 3 and is 5"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(saved, options, said):
-    refuses(saved, f"belongs to another run: .*{said}", **options)
+    refuses(saved, "another run", said, **options)
 
 
 def test_a_checkpoint_of_other_data_is_refused(saved):
-    with pytest.raises(lb.CheckpointError, match="a data set of 50 rows"):
+    with raises_about(lb.CheckpointError, 50):
         distilled(net(7), Dataset(X[:40]), checkpoint=saved)
 
 
 def test_tensors_must_fit_their_places():
     places = {"a": torch.zeros(3), "b": torch.zeros(2)}
     path = Path("file")
-    with pytest.raises(lb.CheckpointError, match="file lacks b"):
+    with raises_about(lb.CheckpointError, "file", "b"):
         files.copy_into(places, {"a": torch.ones(3)}, path)
-    with pytest.raises(lb.CheckpointError, match=r"file holds c, for which there is no place"):
+    with raises_about(lb.CheckpointError, "file", "c"):
         files.copy_into(places, {k: torch.ones(3) for k in "abc"}, path)
-    with pytest.raises(lb.CheckpointError, match=r"b in file is \(3,\).* and here \(2,\)"):
+    with raises_about(lb.CheckpointError, "b in file", "(3,)", "(2,)"):
         files.copy_into(places, {"a": torch.ones(3), "b": torch.ones(3)}, path)
-    with pytest.raises(lb.CheckpointError, match=r"of torch.float64, and here .* torch.float32"):
+    with raises_about(lb.CheckpointError, torch.float64, torch.float32):
         files.copy_into(places, {"a": torch.ones(3), "b": torch.ones(2, dtype=DOUBLE)}, path)
     files.copy_into(places, {"a": torch.ones(3), "b": torch.ones(2)}, path)
     assert torch.equal(places["b"], torch.ones(2))
@@ -413,7 +412,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole(tmp_path, monkeypatch):
         return 0.0
 
     metrics = {"fill": fill}
-    with pytest.raises(lb.CheckpointError, match=r"cannot write .*No space left.*untouched"):
+    with raises_about(lb.CheckpointError, tmp_path, os.strerror(errno.ENOSPC)):
         distilled(net(1), metrics=metrics, checkpoint=tmp_path, checkpoint_every=6)
     monkeypatch.undo()
     assert checkpoints.steps(tmp_path) == [18, 12]
