@@ -1,11 +1,13 @@
 r"""What every test has: short searches for modes; a skip where torch cannot compile steps."""
 
 import functools
+import gc
 
 import hypothesis
 import pytest
 from torch._dynamo.exc import BackendCompilerFailed
 
+from limbeck.compression import training
 from limbeck.normalization import mode_search
 
 hypothesis.settings.register_profile("limbeck", deadline=None)  # machines are busy at times
@@ -27,6 +29,17 @@ def few_random_events():
 def all_random_events(monkeypatch):
     r"""Search as users do, in tests of the search itself."""
     monkeypatch.setattr(mode_search, "RANDOM_NUMBERS", RANDOM_NUMBERS)
+
+
+@pytest.fixture
+def quick_baselines(monkeypatch):
+    r"""Networks without `steps=` take 20 steps, as do those that reports train on labels alone."""
+    monkeypatch.setattr(training, "default_steps", lambda *_: 20)
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # modules and tests stay, and need not be looked at again and again
 
 
 @functools.cache

@@ -314,6 +314,7 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
         DistilledClassifier().save(tmp_path)
 
 
+@pytest.mark.usefixtures("quick_baselines")
 def test_a_pickle_has_no_teacher_and_predicts_the_same(iris, forest):
     X, y = iris
     for teacher in (forest, None, RandomForestClassifier(30, random_state=0)):
