@@ -42,6 +42,10 @@ def pytest_collection_finish():
     gc.freeze()  # modules and tests stay, and need not be looked at again and again
 
 
+def pytest_unconfigure():
+    gc.unfreeze()
+
+
 @functools.cache
 def has_vector_instructions():
     from torch._inductor.cpu_vec_isa import pick_vec_isa

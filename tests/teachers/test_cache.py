@@ -86,7 +86,7 @@ def test_other_outputs_or_names_for_the_same_teacher_are_refused(tmp_path):
 
 
 META_DAMAGE = {
-    "not JSON": ("{", "JSON"),
+    "not JSON": ("{", "cannot be read"),
     "not ours": ('{"a": 1}', "format was None"),
     "a list": ("[1]", "format was None"),
     "of an older version": ('{"format": "limbeck-teacher-cache-1"}', "limbeck-teacher-cache-1"),
