@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from torch._dynamo.exc import BackendCompilerFailed
 
-from limbeck.compression import training
+from limbeck.compression import generators, training
 from limbeck.normalization import mode_search
 
 hypothesis.settings.register_profile("limbeck", deadline=None)  # machines are busy at times
@@ -35,6 +35,12 @@ def all_random_events(monkeypatch):
 def quick_baselines(monkeypatch):
     r"""Networks without `steps=` take 20 steps, as do those that reports train on labels alone."""
     monkeypatch.setattr(training, "default_steps", lambda *_: 20)
+
+
+@pytest.fixture
+def quick_flows(monkeypatch):
+    r"""Flows that `compress` tries as inputs take 20 steps."""
+    monkeypatch.setattr(generators, "FLOW_STEPS", 20)
 
 
 def pytest_collection_finish():

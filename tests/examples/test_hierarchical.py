@@ -154,6 +154,7 @@ def test_a_library_that_is_missing_is_named(example, monkeypatch):
         example["main"]()
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_script():
     found = subprocess.run(
         [sys.executable, str(FOLDER / "hierarchical.py"), "--help"],

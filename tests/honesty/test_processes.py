@@ -167,6 +167,7 @@ def test_processes_that_draw_rows_of_their_own_train_one_student(told):
         assert told[0][name]["state"] == told[1][name]["state"], name
 
 
+@pytest.mark.slow
 def test_buffers_are_those_of_one_student_in_all_processes(told):
     r"""Running statistics are averaged; what nothing changes is as in the first process."""
     ends = [process["other students"]["state"] for process in told]
@@ -179,6 +180,7 @@ def test_buffers_are_those_of_one_student_in_all_processes(told):
     assert ends[0]["rows"] == 6 * 8
 
 
+@pytest.mark.slow
 def test_the_result_names_the_number_of_processes(told):
     for process in told:
         assert process["different: data"]["processes"] == 2
@@ -186,6 +188,7 @@ def test_the_result_names_the_number_of_processes(told):
         assert process["different: data"]["warned"] == []
 
 
+@pytest.mark.slow
 def test_wrapped_and_synchronized_students_are_refused_in_several_processes(told):
     for process in told:
         assert "DistributedDataParallel" in process["wrapped"]["refused"]
@@ -193,6 +196,7 @@ def test_wrapped_and_synchronized_students_are_refused_in_several_processes(told
         assert "SyncBatchNorm" in process["synchronized"]["refused"]
 
 
+@pytest.mark.slow
 def test_launched_processes_that_each_train_a_student_are_told(told):
     for process in told:
         (warning,) = process["alone"]["warned"]

@@ -328,6 +328,7 @@ def many_codes(n=3000, count=300):
     return df, lambda x: effect[x["town"].to_numpy() % 1000] + 0.1 * x["age"].to_numpy()
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_many_codes_are_tried_as_categories(tmp_path):
     df, teacher = many_codes()
     folder = tmp_path / "checkpoint"
@@ -350,6 +351,7 @@ def test_many_codes_are_tried_as_categories(tmp_path):
     assert not any("categories" in note for note in own.notes)
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_amounts_stay_numbers():
     rng = np.random.default_rng(6)
     df = pd.DataFrame({"price": rng.integers(0, 400, 3000), "x": rng.normal(size=3000)})

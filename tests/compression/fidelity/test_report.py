@@ -313,7 +313,7 @@ def test_a_field_that_is_not_as_saved_is_named(tmp_path, field, value, shown):
         Fidelity.load(tmp_path / "report.json")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(["classification", "multilabel", "regression"]),
     st.integers(1, 30),
