@@ -67,6 +67,7 @@ def test_a_report_stands_beside_the_teacher_and_the_same_student_on_labels(cance
     assert json.loads(json.dumps(report.to_dict()))
 
 
+@pytest.mark.usefixtures("quick_baselines", "quick_flows")
 @pytest.mark.parametrize("inputs", ["munge", "auto"])
 def test_a_module_is_trained_in_place(cancer, inputs):
     forest, X, y, X_test, _ = cancer

@@ -14,6 +14,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from torch import nn
 
 import limbeck as lb
+from limbeck.compression import training
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
 from limbeck.compression.generators import drawn, prepared
 from limbeck.compression.rows import read_rows
@@ -74,7 +75,8 @@ def test_a_weight_of_zero_is_no_row_at_all():
     )
 
 
-def test_a_weight_of_zero_with_rows_held_out_and_labels():
+def test_a_weight_of_zero_with_rows_held_out_and_labels(monkeypatch):
+    monkeypatch.setattr(training, "default_steps", lambda *_: 300)
     X, _ = curved(900)  # of more than 500 rows, one part is held out, and not five in turn
     y = bent(X)
     w = np.ones(900)

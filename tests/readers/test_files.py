@@ -202,9 +202,9 @@ def test_a_parquet_file_that_claims_more_rows_than_fit(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     names = list(map(str, range(30)))
     rows = pyarrow.table([pyarrow.nulls(2_000_000, pyarrow.bool_())] * len(names), names)
-    parquet.write_table(rows.slice(0, 1_000_000), path := tmp_path / "a.parquet")
+    parquet.write_table(rows.slice(0, 300_000), path := tmp_path / "a.parquet")
     assert path.stat().st_size < 100_000
-    assert len(read_data(path, "x")) == 1_000_000  # equal values are no bomb
+    assert len(read_data(path, "x")) == 300_000  # equal values are no bomb
     with parquet.ParquetWriter(path, rows.schema) as writer:
         for _ in range(10):
             writer.write_table(rows)
