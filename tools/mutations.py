@@ -5,7 +5,8 @@ r"""Mutation testing: insert random small faults into the mathematics and count 
 First every test runs once under coverage, which records the tests of each line and their seconds.
 Each fault then changes one operator, comparison, sign, constant or function name, and the tests
 that execute its statement run, quick ones first, until one fails. `--tree` judges another checkout.
-Needs the package coverage.
+`--sources losses supports.py --tests losses models` judges a part of the mathematics by a part of
+the tests, within minutes. Needs the package coverage.
 """
 
 from __future__ import annotations
@@ -124,11 +125,12 @@ def run(tree, arguments, timeout=None):
     )  # fmt: skip
 
 
-def measure(tree, folder, workers):
+def measure(tree, folder, workers, only):
     r"""The tests of each line of the tree, and the seconds of each test."""
     tests = [
         str(path.relative_to(tree)) for path in sorted((tree / "tests").rglob("test_*.py"))
         if not WITHOUT & set(path.parts) and path.parent.name != "tests"
+        and (not only or only & {*path.relative_to(tree).parts})
     ]  # fmt: skip
     random.Random(0).shuffle(tests)
     parts = [tests[k :: 4 * workers] for k in range(4 * workers)]
@@ -212,17 +214,22 @@ def main():
         "--limit", type=float, default=float("inf"), help="seconds of the whole run"
     )
     parser.add_argument("--tree", type=Path, default=TREE)
+    parser.add_argument("--sources", nargs="+", help="only these packages and files")
+    parser.add_argument("--tests", nargs="+", default=[], help="only these folders and files")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("tests", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.record:
-        return record(given.record, given.tests)
+        return record(given.record, given.files)
     began = time.monotonic()
     root = given.tree.resolve()
     source = root / "src" / "limbeck"
     files = [source / name for name in SINGLE]
     files += [path for package in PACKAGES for path in sorted((source / package).rglob("*.py"))]
+    if given.sources:
+        chosen = [source / name for name in given.sources]
+        files = [path for path in files if any(path.is_relative_to(each) for each in chosen)]
     every = [
         (path, site) for path in files if path.exists() and "triton" not in path.name
         for site in sites(path)
@@ -237,7 +244,7 @@ def main():
         for k in range(given.workers):
             shutil.copytree(root, folder / str(k), ignore=skipped, symlinks=True)
             trees.put(folder / str(k))
-        lines, seconds = measure(folder / "0", folder, given.workers)
+        lines, seconds = measure(folder / "0", folder, given.workers, set(given.tests))
         print(f"{len(seconds)} tests in {time.monotonic() - began:.0f} s", flush=True)
         judged = []
 

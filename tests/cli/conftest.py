@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, quick_baselines):
     r"""The current folder, with files; modules that are imported from it are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import limbeck as lb
 from limbeck.compression.rows import ArrayFormat, TableFormat, format_from_spec, read_rows
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 X = np.arange(12.0).reshape(4, 3)
 
@@ -43,7 +43,7 @@ def test_sparse_rows_are_sparse_again():
 
 def test_rows_with_gaps_name_the_extra_that_they_need(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(lb.LimbeckError, match=r"missing values.*pip install 'limbeck\[tables\]'"):
+    with raises_about(lb.LimbeckError, "missing values", "limbeck[tables]"):
         read_rows([[1.0, np.nan], [2.0, 3.0]])
 
 

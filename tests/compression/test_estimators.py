@@ -24,7 +24,7 @@ import limbeck as lb
 from limbeck.compression import dispatch
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
 from limbeck.storage import folders
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 # as for scikit-learn's own forests: what is drawn depends on the number of rows
 RANDOM = {
@@ -219,7 +219,7 @@ def test_a_teacher_for_the_other_task_is_refused(iris, forest):
 def test_a_derivative_loss_with_a_forest_is_refused_with_the_way_out(iris, forest, name):
     loss = lb.losses.derivative_error()
     loss = loss if name == "object" else lb.losses.cross_entropy() + 1e-3 * loss
-    with pytest.raises(lb.NotDifferentiableError, match=r"noise.*surrogate"):
+    with raises_about(lb.NotDifferentiableError, "noise", "surrogate"):
         DistilledClassifier(forest, loss=loss).fit(iris[0])
 
 
@@ -308,12 +308,13 @@ def test_folders_that_hold_no_estimator(small, tmp_path):
         DistilledClassifier.load(tmp_path)
     small.save(tmp_path)
     folders.write(tmp_path, "result", {"estimator.json": b"{}"}, keep=None)
-    with pytest.raises(lb.CheckpointError, match=r"estimator\.json\.type: expected a value"):
+    with raises_about(lb.CheckpointError, "estimator.json.type"):
         DistilledClassifier.load(tmp_path)
     with pytest.raises(NotFittedError):
         DistilledClassifier().save(tmp_path)
 
 
+@pytest.mark.usefixtures("quick_baselines")
 def test_a_pickle_has_no_teacher_and_predicts_the_same(iris, forest):
     X, y = iris
     for teacher in (forest, None, RandomForestClassifier(30, random_state=0)):
@@ -325,7 +326,7 @@ def test_a_pickle_has_no_teacher_and_predicts_the_same(iris, forest):
         np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
         np.testing.assert_array_equal(again.predict(X), made.predict(X))
         assert again.score(X, y) == made.score(X, y)
-        with pytest.raises(AttributeError, match="teacher_: pickled and saved estimators have no"):
+        with raises_about(AttributeError, "teacher_"):
             _ = again.teacher_
         with refused("report", "without its teacher"):
             again.report(X, y)

@@ -13,6 +13,7 @@ from limbeck.models.tree_fit import SklearnGrower
 from limbeck.report.records import to_record
 
 QUICK = {"inputs": "data", "steps": 20, "progress": False, "device": "cpu"}
+pytestmark = pytest.mark.usefixtures("quick_baselines")
 
 
 @pytest.fixture(params=["LightGBM", "HistGradientBoosting"])

@@ -179,6 +179,7 @@ def _width(student):
 # the verdict
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_a_poor_student_is_said_to_be_poor(tmp_path):
     settings = {"progress": False, "device": "cpu", "steps": 1, "engine": "eager"}
     result = lb.compress(stairs, X, (2,), task="regression", pool=1000, **settings)
@@ -209,6 +210,7 @@ def test_a_rare_class_that_is_ranked_badly_is_named():
     assert any("'fraud'" in note and "average precision" in note for note in result.notes)
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_a_teacher_that_memorised_its_rows_is_followed_elsewhere():
     from sklearn.ensemble import RandomForestClassifier
 

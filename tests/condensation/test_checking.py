@@ -14,7 +14,6 @@ from limbeck.distributions import (
     as_distribution,
     check,
 )
-from limbeck.errors import ArgumentError
 from tests.refusals import refused
 
 Z = torch.zeros(4)
@@ -65,46 +64,46 @@ def test_arrays_become_tensors_of_the_wanted_type():
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("one", "received"),
     [
-        (Z, "predict: expected a distribution of limbeck's.*, got a Tensor as its result"),
-        (None, "got a NoneType as its result"),
-        (Bernoulli(), "expected either probs or logits.*, got a Bernoulli with nothing"),
-        (Bernoulli(Z, Z), "expected either.*, got a Bernoulli with probs and logits"),
-        (Normal(Z), "expected loc, and scale.*, got a Normal with loc"),
-        (Mixture([0.5, 0.5]), "and components.*, got a Mixture with weights"),
-        (Mixture([0.5, 0.5], Z), "got a Mixture of a Tensor"),
-        (Mixture([0.5, 0.5], Normal(Z)), "got a Normal with loc"),
-        (Bernoulli(probs="half"), "got a Bernoulli whose parameters are no numbers"),
-        (Bernoulli(probs=Z - 0.1), r"expected prob.*probs of a Bernoulli between -0.1 and -0.1"),
-        (Bernoulli(probs=Z + 1.2), r"expected prob.*probs of a Bernoulli between 1.2 and 1.2"),
+        (Z, "a Tensor as its result"),
+        (None, "a NoneType as its result"),
+        (Bernoulli(), "a Bernoulli with nothing"),
+        (Bernoulli(Z, Z), "a Bernoulli with probs and logits"),
+        (Normal(Z), "a Normal with loc"),
+        (Mixture([0.5, 0.5]), "a Mixture with weights"),
+        (Mixture([0.5, 0.5], Z), "a Mixture of a Tensor"),
+        (Mixture([0.5, 0.5], Normal(Z)), "a Normal with loc"),
+        (Bernoulli(probs="half"), "a Bernoulli whose parameters are no numbers"),
+        (Bernoulli(probs=Z - 0.1), "probs of a Bernoulli between -0.1 and -0.1"),
+        (Bernoulli(probs=Z + 1.2), "probs of a Bernoulli between 1.2 and 1.2"),
         (Bernoulli(logits=Z / 0), "logits of a Bernoulli with 4 that are NaN or infinite"),
         (Bernoulli(logits=Z + torch.inf), "logits of a Bernoulli with 4 that are NaN or inf"),
         (Categorical(probs=torch.ones(4, 3) / 2), "probs of a Categorical with the sum 1.5"),
         (Categorical(logits=torch.full((4, 3), torch.nan)), "logits of a Categorical with 12"),
-        (Normal(Z, 0.0), r"expected numbers above zero.*scale of a Normal between 0 and 0"),
+        (Normal(Z, 0.0), "scale of a Normal between 0 and 0"),
         (Normal(Z, -Z - 1), "scale of a Normal between -1 and -1"),
         (Normal(Z / 0, 1.0), "loc of a Normal with 4 that are NaN or infinite"),
-        (Poisson(rate=Z - 1), r"expected numbers from zero.*rate of a Poisson between -1 and -1"),
+        (Poisson(rate=Z - 1), "rate of a Poisson between -1 and -1"),
         (
             MultivariateNormal(torch.zeros(4, 2), -EYE),
-            r"Cholesky factor, got scale_tril of a .* between -1 and -?0",
+            r"scale_tril of a .* between -1 and -?0",
         ),
         (
             MultivariateNormal(torch.zeros(4, 2), EYE + 1),
-            r"Cholesky factor, got scale_tril of a .* between 1 and 2",
+            r"scale_tril of a .* between 1 and 2",
         ),
         (Mixture([0.5, 0.6], Normal(torch.zeros(4, 2), 1.0)), "weights of a Mixture with the sum"),
         (Mixture([0.5, 0.5], Normal(torch.zeros(4, 2), -1.0)), "scale of a Normal between -1"),
-        (Bernoulli(logits=torch.zeros(3)), r"\(4,\).*batch shape \(3,\) for 4 inputs"),
+        (Bernoulli(logits=torch.zeros(3)), r"batch shape \(3,\) for 4 inputs"),
         (Bernoulli(logits=torch.tensor(0.0)), r"batch shape \(\) for 4 inputs"),
         (Normal(torch.zeros(4, 2, 2), 1.0), r"batch shape \(4, 2, 2\) for 4 inputs"),
         (Normal(torch.zeros(4, 1), Z + 1), r"parameters of the shapes \(4, 1\) and \(4,\)"),
         (Normal(Z, torch.ones(3)), r"loc \(4,\), scale \(3,\), which do not fit each other"),
     ],
 )
-def test_what_is_not_is_refused(one, said):
-    with pytest.raises(ArgumentError, match=said):
+def test_what_is_not_is_refused(one, received):
+    with refused("predict", received):
         check(one, 4)
 
 

@@ -16,7 +16,7 @@ from limbeck.condensation.teachers import ResampledDraws
 from limbeck.distributions import Mixture, MultivariateNormal, Normal, Poisson
 from limbeck.models.mixture import GaussianMixture
 from limbeck.posteriors.read import as_draws
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 DOUBLE = torch.float64
 FAST = {"device": "cpu", "engine": "eager", "progress": False}
@@ -127,7 +127,7 @@ def test_a_stream_that_fails_gives_the_mixture_so_far():
         yield from stream(40)
         raise OSError("disk gone")
 
-    with pytest.warns(UserWarning, match="disk gone"):
+    with warns_about("disk gone"):
         result = condense(failing(), two, components=2, steps=100, batch_size=50, **FAST)
     assert isinstance(result.student, GaussianMixture)
     assert "disk gone" in result.stop_reason

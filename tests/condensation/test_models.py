@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector
 import limbeck as lb
 from limbeck.condensation import models
 from limbeck.condensation.predict_function import PredictFunction
-from limbeck.errors import ArgumentError
+from tests.refusals import refused
 
 DOUBLE = torch.float64
 G = torch.Generator().manual_seed(0)
@@ -117,28 +117,30 @@ def test_all_are_mapped_over_draws(function, size):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "received"),
     [
-        (lambda: models.logistic()(torch.zeros(7), X.float()), "expected 3 or 4.*draws of 7"),
-        (lambda: models.softmax()(torch.zeros(12), X.float()), "classes: expected .*, got None"),
-        (lambda: models.softmax(classes=1), "classes: expected .*, got 1"),
+        (lambda: models.logistic()(torch.zeros(7), X.float()), "posterior", "draws of 7"),
+        (lambda: models.softmax()(torch.zeros(12), X.float()), "classes", "None"),
+        (lambda: models.softmax(classes=1), "classes", "1"),
         (
             lambda: models.logistic()({"w": BETA}, X),
-            "posterior: expected .*, got no variable 'beta' among 'w'",
+            "posterior",
+            "no variable 'beta' among 'w'",
         ),
         (
             lambda: models.linear()({"beta": BETA}, X),
-            "posterior: expected .*, got no variable 'sigma'",
+            "posterior",
+            "no variable 'sigma'",
         ),
-        (lambda: models.logistic()({"beta": BETA[:2]}, X), r"weights of shape \(2,\)"),
-        (lambda: models.softmax()({"beta": BETA}, X), r"expected weights \(D, classes\)"),
-        (lambda: models.logistic()(BETA, {"x": X}), "inputs: expected .*, got a dict"),
-        (lambda: models.mlp(3, 2, 1)(torch.zeros(5), X.float()), r"expected 11[\s\S]*draws of 5"),
-        (lambda: models.mlp(3, 2, 1)({"layers.0.weight": X}, X), "posterior: expected"),
-        (lambda: models.mlp(3, 2, 2, scale=1.0), "sizes: .*one output"),
-        (lambda: models.Regression("cauchy"), "family: expected .*, got 'cauchy'"),
+        (lambda: models.logistic()({"beta": BETA[:2]}, X), "posterior", r"weights of shape \(2,\)"),
+        (lambda: models.softmax()({"beta": BETA}, X), "posterior", r"weights of shape \(3,\)"),
+        (lambda: models.logistic()(BETA, {"x": X}), "inputs", "a dict"),
+        (lambda: models.mlp(3, 2, 1)(torch.zeros(5), X.float()), "posterior", "draws of 5"),
+        (lambda: models.mlp(3, 2, 1)({"layers.0.weight": X}, X), "posterior", "no variable"),
+        (lambda: models.mlp(3, 2, 2, scale=1.0), "sizes", r"\(3, 2, 2\)"),
+        (lambda: models.Regression("cauchy"), "family", "'cauchy'"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message):
-    with pytest.raises(ArgumentError, match=message):
+def test_what_does_not_fit_is_refused(call, argument, received):
+    with refused(argument, received):
         call()

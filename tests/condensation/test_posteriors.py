@@ -7,6 +7,7 @@ import torch
 
 import limbeck as lb
 from limbeck.condensation.teachers import user_stacklevel
+from tests.refusals import warns_about
 
 G = torch.Generator().manual_seed(0)
 
@@ -26,7 +27,7 @@ def stream():
 
 @pytest.mark.parametrize("make", [stored, stream])
 def test_warnings_of_chains_point_at_the_users_line(make):
-    with pytest.warns(UserWarning, match="R̂") as caught:
+    with warns_about("R̂") as caught:
         lb.condense(
             make(),
             lambda draw, x: lb.Bernoulli(logits=x @ draw["w"]),

@@ -13,7 +13,7 @@ from limbeck.condensation.models import model_spec, named_model
 from limbeck.distributions import Bernoulli, Normal
 from limbeck.errors import CheckpointError
 from limbeck.export import export
-from tests.refusals import refused
+from tests.refusals import raises_about, refused, warns_about
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(30, 2, generator=G)
@@ -107,7 +107,7 @@ def test_a_report_takes_the_draws_anew(result, tmp_path):
 
 def test_doubts_and_numbers_are_kept(tmp_path):
     stuck = torch.randn(4, 50, 2, generator=G) + 5 * torch.arange(4.0)[:, None, None]
-    with pytest.warns(UserWarning, match="posterior"):
+    with warns_about("posterior", "R̂"):
         result = lb.condense(stuck, own, X, components=2, layout="chains", **FAST)
     again = lb.load(result.save(tmp_path), predict=own)
     assert again.diagnostics.reasons == result.diagnostics.reasons != []
@@ -167,5 +167,5 @@ def test_only_results_of_condense_take_a_function(tmp_path):
 def test_a_damaged_file_is_named(result, tmp_path, damage):
     result.save(tmp_path)
     (tmp_path / ABOUT).write_text(damage)
-    with pytest.raises(CheckpointError, match=r"condensation\.json"):
+    with raises_about(CheckpointError, "condensation.json"):
         lb.load(tmp_path)

@@ -92,6 +92,7 @@ def test_refusals_say_what_came_and_what_is_accepted(given, argument, received, 
         ising["main"](**given)
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_script():
     found = subprocess.run(
         [sys.executable, str(PATH), "--help"], capture_output=True, text=True, check=True

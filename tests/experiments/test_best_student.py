@@ -10,6 +10,8 @@ import torch
 from reproduction import data, keeping
 from tests.reproduction.digits import SETTINGS, small
 
+pytestmark = pytest.mark.slow  # of pages and studies, not of the library
+
 PATH = Path(__file__).parents[2] / "experiments" / "best_student.py"
 
 

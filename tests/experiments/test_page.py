@@ -10,6 +10,7 @@ from tests.reproduction.test_chapter2_page import results
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.slow  # of pages and studies, not of the library
 
 
 @pytest.fixture

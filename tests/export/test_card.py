@@ -10,6 +10,7 @@ import limbeck as lb
 from limbeck.export import card, export
 from limbeck.text import markdown
 from tests.export.students import net, seeded
+from tests.refusals import warns_about
 
 X = torch.randn(60, 4, generator=seeded())
 HEADINGS = [
@@ -64,7 +65,7 @@ def test_doubts_of_the_result_are_in_its_card():
     stuck = torch.cat([torch.zeros(200, 5), torch.ones(200, 5)]).reshape(2, 200, 5)
     stuck = stuck + 1e-3 * torch.randn(2, 200, 5, generator=seeded())
     predict = lambda draw, x: lb.Bernoulli(logits=x @ draw["w"][:4])  # noqa: E731
-    with pytest.warns(UserWarning, match="the chains disagree"):
+    with warns_about("R̂"):
         result = lb.condense(
             {"w": stuck}, predict, X, components=2, steps=2, device="cpu", progress=False
         )

@@ -17,7 +17,7 @@ from limbeck.export import CHECKS, export
 from limbeck.export.numpy_predictor import READER
 from limbeck.models.tree import Trees
 from tests.export.students import NUMPY, OTHERS, named_bag, net, rows
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 from tests.tables import frames
 
 ALONE = """
@@ -157,7 +157,7 @@ def test_far_out_inputs_give_no_warnings_and_no_nan(tmp_path):
     exec((tmp_path / "s.py").read_text(), found)
     y = found["predict"](np.array([[1e4, -1e4], [-1e4, 1e4]]))
     np.testing.assert_allclose(y.sum(1), 1)
-    with pytest.raises(ValueError, match=r"x: expected shape \(n, 2\), got \(2,\)"):
+    with raises_about(ValueError, "x:", "(n, 2)", "(2,)"):
         found["predict"]([1.0, 2.0])
 
 
@@ -263,6 +263,6 @@ def test_nothing_foreign_is_written_over(tmp_path, monkeypatch):
     with refused("path", "which is a file"):
         export(net(), tmp_path / "predict.py", "numpy", card=False)
     monkeypatch.setitem(CHECKS, "numpy", ("NumPy predictor", "NumPy", -1.0))
-    with pytest.raises(lb.LimbeckError, match="the NumPy predictor disagrees with torch"):
+    with raises_about(lb.LimbeckError, "NumPy predictor", "disagrees"):
         export(net(), tmp_path / "new", card=False)
     assert not (tmp_path / "new").exists()

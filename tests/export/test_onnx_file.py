@@ -11,7 +11,7 @@ import limbeck as lb
 from limbeck import export
 from limbeck.export import files
 from tests.export.students import EVERY, net, rows
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 needs_onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")),
@@ -105,7 +105,7 @@ def test_a_student_of_several_tensors_is_refused(tmp_path):
 
 def test_without_the_extra_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(lb.LimbeckError, match=r"pip install 'limbeck\[onnx\]'"):
+    with raises_about(lb.LimbeckError, "limbeck[onnx]"):
         distilled(net()).export(tmp_path / "student.onnx")
 
 
@@ -114,7 +114,7 @@ def test_a_file_that_disagrees_leaves_the_old_one_as_it_was(tmp_path, monkeypatc
     path = tmp_path / "student.onnx"
     path.write_text("an old one")
     monkeypatch.setitem(files.CHECKS, "onnx", ("ONNX file", "onnxruntime", -1.0))
-    with pytest.raises(lb.LimbeckError, match=r"disagrees with torch by .*, and was not written"):
+    with raises_about(lb.LimbeckError, "disagrees"):
         export.export(net(), path)
     assert [file.name for file in tmp_path.iterdir()] == ["student.onnx"]
     assert path.read_text() == "an old one"

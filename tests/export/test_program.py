@@ -10,7 +10,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.export import export, files
 from tests.export.students import EVERY, net, rows
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 SOME = [  # of bags only those that differ for a tracer
     name for name in EVERY if "bag: " not in name or name in ("bag: softmax", "bag: network")
@@ -58,9 +58,9 @@ def test_refusals(tmp_path, monkeypatch):
         export(nn.Linear(4, 3), path, card=False)
     with refused("input_shape", "'four'"):
         export(nn.Linear(4, 3), path, input_shape="four", card=False)
-    with pytest.raises(lb.LimbeckError, match="cannot write Branching as a program"):
+    with raises_about(lb.LimbeckError, "Branching"):
         export(Branching(), path, input_shape=4, card=False)
     monkeypatch.setitem(files.CHECKS, "pt2", ("program", "torch.export.load", -1.0))
-    with pytest.raises(lb.LimbeckError, match="the program disagrees with torch"):
+    with raises_about(lb.LimbeckError, "program", "disagrees"):
         export(net(), path, card=False)
     assert not list(tmp_path.iterdir())

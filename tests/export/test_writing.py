@@ -149,6 +149,6 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
 
 def test_a_name_that_says_another_format_is_refused(tmp_path):
     for format, name in (("numpy", "a.onnx"), ("onnx", "a.pt2"), ("pt2", "a.npz")):
-        with pytest.raises(lb.ArgumentError, match=f"expected a name.*and the format {format}"):
+        with refused("path", f"the format {format}"):
             export(lb.MLP(3, 2), tmp_path / name, format)
     assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ from tests.normalization.small import generator
 from tests.refusals import refused
 
 SIZE, FIELD = 16, 0.6
+pytestmark = pytest.mark.usefixtures("all_random_events")
 
 
 def field_energy(x):

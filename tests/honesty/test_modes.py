@@ -29,6 +29,7 @@ WAYS = {
     "annealing": {"method": "ais", "schedule": 10},
 }
 SIZE = 64
+pytestmark = pytest.mark.usefixtures("all_random_events")
 
 
 class Uniform:

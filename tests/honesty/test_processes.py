@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 pytest.importorskip("accelerate")
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
@@ -167,6 +167,7 @@ def test_processes_that_draw_rows_of_their_own_train_one_student(told):
         assert told[0][name]["state"] == told[1][name]["state"], name
 
 
+@pytest.mark.slow
 def test_buffers_are_those_of_one_student_in_all_processes(told):
     r"""Running statistics are averaged; what nothing changes is as in the first process."""
     ends = [process["other students"]["state"] for process in told]
@@ -179,6 +180,7 @@ def test_buffers_are_those_of_one_student_in_all_processes(told):
     assert ends[0]["rows"] == 6 * 8
 
 
+@pytest.mark.slow
 def test_the_result_names_the_number_of_processes(told):
     for process in told:
         assert process["different: data"]["processes"] == 2
@@ -186,6 +188,7 @@ def test_the_result_names_the_number_of_processes(told):
         assert process["different: data"]["warned"] == []
 
 
+@pytest.mark.slow
 def test_wrapped_and_synchronized_students_are_refused_in_several_processes(told):
     for process in told:
         assert "DistributedDataParallel" in process["wrapped"]["refused"]
@@ -193,6 +196,7 @@ def test_wrapped_and_synchronized_students_are_refused_in_several_processes(told
         assert "SyncBatchNorm" in process["synchronized"]["refused"]
 
 
+@pytest.mark.slow
 def test_launched_processes_that_each_train_a_student_are_told(told):
     for process in told:
         (warning,) = process["alone"]["warned"]
@@ -207,7 +211,7 @@ def test_a_launch_of_several_without_accelerate_is_told(monkeypatch, engine):
     # it is told before anything is compiled
     monkeypatch.setattr("limbeck.training.engines.Compiled.step", lambda *_: None)
     steps = lb.steps(teacher, lb.MLP(4, 3), X, engine=engine, **OPTIONS)
-    with pytest.warns(UserWarning, match=f"one of 2 processes.*engine='{engine}'.*'accelerate'"):
+    with warns_about("one of 2 processes", f"engine='{engine}'", "'accelerate'"):
         next(steps)
 
 
@@ -222,7 +226,7 @@ def test_accelerate_in_a_single_process_is_told_and_named(monkeypatch, tmp_path)
 
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     try:
-        with pytest.warns(UserWarning, match="'accelerate' runs in a single process") as caught:
+        with warns_about("'accelerate'", "single process") as caught:
             result = lb.distill(teacher, lb.MLP(4, 3), X, engine="accelerate", **OPTIONS)
     finally:
         PartialState._reset_state()

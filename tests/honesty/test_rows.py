@@ -328,10 +328,13 @@ def many_codes(n=3000, count=300):
     return df, lambda x: effect[x["town"].to_numpy() % 1000] + 0.1 * x["age"].to_numpy()
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_many_codes_are_tried_as_categories(tmp_path):
     df, teacher = many_codes()
     folder = tmp_path / "checkpoint"
-    result = lb.compress(teacher, df, task="regression", checkpoint=folder, progress=False)
+    result = lb.compress(
+        teacher, df, task="regression", checkpoint=folder, steps=800, progress=False
+    )
     (note,) = result.notes
     assert note.startswith("Note: numbers of 'town' are treated as categories")
     assert [set(row) for row in result.tried][-1] == {"columns", "divergence"}
@@ -350,6 +353,7 @@ def test_many_codes_are_tried_as_categories(tmp_path):
     assert not any("categories" in note for note in own.notes)
 
 
+@pytest.mark.usefixtures("quick_flows")
 def test_amounts_stay_numbers():
     rng = np.random.default_rng(6)
     df = pd.DataFrame({"price": rng.integers(0, 400, 3000), "x": rng.normal(size=3000)})
@@ -357,7 +361,7 @@ def test_amounts_stay_numbers():
     def smooth(x):
         return np.sin(x["price"] / 100).to_numpy() + x["x"].to_numpy()
 
-    result = lb.compress(smooth, df, task="regression", progress=False)
+    result = lb.compress(smooth, df, task="regression", steps=500, progress=False)
     assert result.notes == []
     assert result.row_format.table.columns[0].kind == "whole number"
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.storage import files, folders
+from tests.refusals import raises_about
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
 
@@ -79,7 +80,7 @@ def test_a_module_of_the_users_own_with_nan_is_refused(tmp_path):
     result = lb.distill(teacher, student, X, "square_error", steps=3, progress=False)
     result.save(tmp_path)
     damage(tmp_path / "student.safetensors", float("nan"), "1.running_var")
-    with pytest.raises(lb.LimbeckError, match=r"1\.running_var"):
+    with raises_about(lb.LimbeckError, "1.running_var"):
         lb.load(tmp_path, nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
 
 

@@ -44,7 +44,7 @@ WHOLE = [np.int32(3), np.array(3), torch.tensor(3), torch.tensor(3, dtype=torch.
 )
 def test_distill_refuses_what_is_no_whole_number(name, value):
     options = {"steps": 4, "held_out": X} | {name: value}
-    with pytest.raises(lb.ArgumentError, match=f"{name}: expected"):
+    with refused(name):
         run(**options)
 
 
@@ -121,7 +121,7 @@ CALLS = {
     ],
 )
 def test_no_number_of_the_user_is_rounded(call, name, value):
-    with pytest.raises(lb.ArgumentError, match=r"got (tensor|array).*2\.7"):
+    with refused(name, r"(tensor|array).*2\.7"):
         call(**{name: value})
 
 

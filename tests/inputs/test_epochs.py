@@ -1,6 +1,5 @@
 r"""Shuffled passes over rows."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +7,7 @@ from scipy import stats
 
 from limbeck.errors import CheckpointError
 from limbeck.inputs import Dataset
+from tests.refusals import raises_about
 
 
 @settings(deadline=None)
@@ -32,5 +32,5 @@ def test_orders_are_uniform():
 def test_a_state_of_another_data_set_is_refused():
     dataset = Dataset(torch.zeros(5))
     dataset.next_rows(2)
-    with pytest.raises(CheckpointError, match="5 rows, not 6"):
+    with raises_about(CheckpointError, "5 rows", "6"):
         Dataset(torch.zeros(6)).load_state_dict(dataset.state_dict())

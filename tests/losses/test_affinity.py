@@ -16,6 +16,7 @@ from limbeck.models import MLP, Ensemble
 from limbeck.teachers.base import Teacher
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate
+from tests.refusals import raises_about
 
 N, D, CLASSES, DRAWS = 3, 2, 3, 4
 X = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -167,7 +168,7 @@ def test_other_losses_are_refused_with_the_reason_and_a_way_out(loss) -> None:
 
 def test_one_term_that_is_not_affine_spoils_a_sum() -> None:
     teacher = members(AFFINE[0])[0]
-    with pytest.raises(InexactTeacherError, match="logit_error"):
+    with raises_about(InexactTeacherError, "logit_error"):
         objective(losses.cross_entropy() + 0.1 * losses.logit_error(), teacher, exact=False)
 
 

@@ -16,7 +16,7 @@ from limbeck.inputs import Dataset, Function, Samples
 from limbeck.teachers.base import Teacher
 from limbeck.training.objective import Objective
 from limbeck.training.update import GradientUpdate
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 STATES = 5
 LOG_P = torch.tensor([9.0, 10.5, 8.0, 11.0, 7.0], dtype=torch.float64)  # far from normalised
@@ -148,7 +148,7 @@ def test_a_target_that_forbids_what_the_student_gives_stops_the_run():
 
     student = Table((0.0, 0.5, -3.0, 1.0, 0.0))
     before = student.scores.detach().clone()
-    with pytest.warns(UserWarning, match="non-finite reverse_kl"):
+    with warns_about("reverse_kl"):
         result = lb.distill(
             Teacher(forbidding, "log_density"),
             student,

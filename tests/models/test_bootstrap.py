@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import limbeck as lb
 from limbeck.models.ensemble import Resamples, members_cross_entropy
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 DOUBLE, CPU = torch.float64, torch.device("cpu")
 N, MEMBERS, SEED, SIZES = 53, 4, 5, (4, 7, 3)
@@ -142,7 +142,7 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path, looks):
 
 def test_a_checkpoint_of_another_ensemble_is_refused(tmp_path):
     train(X.float(), checkpoint=tmp_path)
-    with pytest.raises(lb.CheckpointError, match=r"belongs to another run: .*student was"):
+    with raises_about(lb.CheckpointError, "student was"):
         train(X.float(), members=MEMBERS + 1, checkpoint=tmp_path, epochs=9)
     with pytest.raises(lb.CheckpointError, match="another number of members or rows"):
         train(X[:40].float(), Y[:40], checkpoint=tmp_path, epochs=9)

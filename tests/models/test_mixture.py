@@ -232,35 +232,49 @@ def test_covariances_can_be_given_in_short():
 
 
 @pytest.mark.parametrize(
-    ("weights", "means", "covariances", "said"),
+    ("weights", "means", "covariances", "argument", "received"),
     [
-        ([0.5, 0.6], [[0, 0], [1, 1]], [1, 1], "weights: expected nonneg.*, got .*the sum 1.1"),
-        ([-0.5, 1.5], [[0, 0], [1, 1]], [1, 1], "weights: expected"),
-        ([1.0], [[0, 0], [1, 1]], [1, 1], r"weights: expected shape \(2,\).*, got shape \(1,\)"),
-        ([0.5, 0.5], [0, 1], [1, 1], r"means: expected shape \(2, 2\).*, got shape \(2,\)"),
+        ([0.5, 0.6], [[0, 0], [1, 1]], [1, 1], "weights", "the sum 1.1"),
+        ([-0.5, 1.5], [[0, 0], [1, 1]], [1, 1], "weights", ""),
+        ([1.0], [[0, 0], [1, 1]], [1, 1], "weights", r"shape \(1,\)"),
+        ([0.5, 0.5], [0, 1], [1, 1], "means", r"shape \(2,\)"),
         (
             [0.5, 0.5],
             [[0, math.nan], [1, 1]],
             [1, 1],
-            "means: expected finite numbers.*, got 1 NaN",
+            "means",
+            "1 NaN",
         ),
-        ([0.5, 0.5], "far", [1, 1], "means: expected an array.*, got a str"),
+        ([0.5, 0.5], "far", [1, 1], "means", "a str"),
         (
             [0.5, 0.5],
             [[0, 0], [1, 1]],
             [1, 0],
-            "covariances: expected .*, got no symmetric positive definite",
+            "covariances",
+            "no symmetric positive definite",
         ),
-        ([0.5, 0.5], [[0, 0], [1, 1]], [1, 1, 1], r"covariances: expected .*, got shape \(3,\)"),
-        ([0.5, 0.5], [[0, 0], [1, 1]], [np.eye(2), [[1, 0.9], [0, 1]]], "for component 1"),
-        ([0.5, 0.5], [[0, 0], [1, 1]], [np.eye(2), [[1, 0.5], [0.5, 1]]], "that are not spherical"),
+        ([0.5, 0.5], [[0, 0], [1, 1]], [1, 1, 1], "covariances", r"shape \(3,\)"),
+        (
+            [0.5, 0.5],
+            [[0, 0], [1, 1]],
+            [np.eye(2), [[1, 0.9], [0, 1]]],
+            "covariances",
+            "for component 1",
+        ),
+        (
+            [0.5, 0.5],
+            [[0, 0], [1, 1]],
+            [np.eye(2), [[1, 0.5], [0.5, 1]]],
+            "covariances",
+            "that are not spherical",
+        ),
     ],
 )
-def test_what_cannot_be_set_is_refused(weights, means, covariances, said):
-    covariance = "spherical" if "spherical" in said else "full"
+def test_what_cannot_be_set_is_refused(weights, means, covariances, argument, received):
+    covariance = "spherical" if "spherical" in received else "full"
     mixture = GaussianMixture(2, 2, covariance)
     before = [p.clone() for p in mixture.parameters()]
-    with pytest.raises(lb.ArgumentError, match=said):
+    with refused(argument, received):
         mixture.set_(weights, means, covariances)
     assert all(map(torch.equal, before, mixture.parameters()))
 

@@ -53,6 +53,19 @@ def moments(mixture):
 
 @every_kind
 @every_dim
+def test_a_start_is_the_same_in_other_units(covariance, dim):
+    x = clusters(dim)
+    units = 2.0 ** torch.tensor([9, 0, -3], dtype=DOUBLE)[:dim]
+    if covariance == "spherical":  # one variance, in one unit
+        units = units[:1].expand(dim)
+    one, other = fresh(x, covariance), fresh(x * units, covariance)
+    torch.testing.assert_close(other.weights, one.weights)
+    torch.testing.assert_close(other.means, one.means * units)
+    torch.testing.assert_close(other.covariances, one.covariances * units * units[:, None])
+
+
+@every_kind
+@every_dim
 def test_the_likelihood_never_falls(covariance, dim):
     x = clusters(dim)
     mixture = fresh(x, covariance)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call, jacrev, vmap
 
-from limbeck.errors import ArgumentError
 from limbeck.models import MLP, BatchedMLP
 from limbeck.models.mlp import LAYER_KINDS
 from limbeck.outputs import log_probabilities, probabilities
@@ -75,19 +74,19 @@ def test_one_softmax_output_is_refused(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "message"),
+    ("x", "received", "expected"),
     [
-        (torch.zeros(5, 3), r"x: expected shape \(n, 4\).*, got shape \(5, 3\)"),
-        (torch.zeros(4), r"x: expected shape \(n, 4\).*, got shape \(4,\)"),
-        (torch.zeros(()), "x: "),
-        (torch.zeros(5, 4, dtype=torch.int64), r"x: expected .*floating-point.*, got torch.int64 "),
-        ([[0.0] * 4], "x: expected .*, got a list"),
+        (torch.zeros(5, 3), r"shape \(5, 3\)", r"\(n, 4\)"),
+        (torch.zeros(4), r"shape \(4,\)", r"\(n, 4\)"),
+        (torch.zeros(()), r"shape \(\)", r"\(n, \.\.\.\)"),
+        (torch.zeros(5, 4, dtype=torch.int64), "torch.int64", "floating-point"),
+        ([[0.0] * 4], "a list", ""),
     ],
 )
-def test_bad_inputs(x: object, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+def test_bad_inputs(x: object, received: str, expected: str) -> None:
+    with refused("x", received, expected=expected):
         MLP(4, 2)(x)
-    with pytest.raises(ArgumentError, match=message):
+    with refused("x", received, expected=expected):
         BatchedMLP(3, 4, 2)(x)
 
 

@@ -3,6 +3,7 @@ r"""RBMs in files: every form there and back, and files that are none."""
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 import numpy as np
@@ -11,10 +12,10 @@ import scipy.io
 import torch
 from safetensors.torch import save_file
 
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import LimbeckError
 from limbeck.models.rbm import RBM
 from tests.models.nets import DOUBLE, generator
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 RNG = np.random.default_rng(0)
 ARRAYS = {"W": RNG.normal(size=(4, 3)), "a": RNG.normal(size=4), "b": RNG.normal(size=3)}
@@ -87,7 +88,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, suffix, monkeypatch) -> Non
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LimbeckError, match=r"writing .*rbm.* failed \(no space left on device\)"):
+    with raises_about(LimbeckError, path, "no space left on device"):
         RBM.random(6, 2).save(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == [path.name]
@@ -97,18 +98,16 @@ def test_only_known_forms_are_written(tmp_path) -> None:
     with refused("path", ".*rbm.mat"):
         RBM.random(2, 2).save(tmp_path / "rbm.mat")
     (tmp_path / "file").touch()
-    with pytest.raises(LimbeckError, match=r"writing .* failed"):
+    with raises_about(LimbeckError, tmp_path / "file"):
         RBM.random(2, 2).save(tmp_path / "file" / "rbm.npz")
 
 
 # files that are none
 
 
-def refuses_file(path, message: str, **settings) -> None:
-    with pytest.raises(ArgumentError, match=message) as caught:
-        RBM.load(path, **settings)
-    assert caught.value.argument == "path"
-    assert str(path) in str(caught.value)
+def refuses_file(path, received: str = "", expected: str = "") -> None:
+    with refused("path", f"{re.escape(str(path))}.*{received}", expected=expected):
+        RBM.load(path)
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -120,7 +119,7 @@ def test_there_is_no_such_file(tmp_path, suffix) -> None:
 
 def test_other_endings(tmp_path) -> None:
     (path := tmp_path / "rbm.pt").touch()
-    refuses_file(path, r"a name that ends in \.npz, \.safetensors, \.mat")
+    refuses_file(path, expected=r"a name that ends in \.npz, \.safetensors, \.mat")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -141,7 +140,7 @@ def test_a_file_that_was_cut_short(tmp_path, suffix) -> None:
 @pytest.mark.parametrize("suffix", FORMS)
 def test_other_models(tmp_path, suffix) -> None:
     write(path := tmp_path / f"net{suffix}", {"weight": np.zeros((2, 3)), "bias": np.zeros(3)})
-    refuses_file(path, r"expected a file with W, a and b, or vishid.*which holds bias, weight")
+    refuses_file(path, "bias, weight", "W, a and b, or vishid")
 
 
 def test_a_single_array(tmp_path) -> None:
@@ -162,7 +161,7 @@ def test_pickles_are_not_read(tmp_path) -> None:
 def test_matlab_7_3(tmp_path) -> None:
     head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"  # version 2 is HDF5
     (path := tmp_path / "rbm.mat").write_bytes(head + bytes(400))
-    refuses_file(path, r"MATLAB's format 7.3; .*'-v7'")
+    refuses_file(path, "format 7.3; .*'-v7'")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -170,7 +169,7 @@ def test_matlab_7_3(tmp_path) -> None:
     ("wrong", "message"),
     [
         ({"W": ARRAYS["W"].T}, r"whose W has shape \(3, 4\), which looks transposed"),
-        ({"a": np.zeros(5)}, r"expected shape \(4,\).*whose a has shape \(5,\)"),
+        ({"a": np.zeros(5)}, r"a has shape \(5,\)"),
         ({"b": np.zeros((2, 2))}, r"whose b has shape \(2, 2\)"),
         ({"W": ARRAYS["W"] * np.nan}, "whose W has 12 NaN or infinite values"),
     ],

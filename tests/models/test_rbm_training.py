@@ -15,7 +15,7 @@ from limbeck.models.rbm import RBM, base_biases
 from limbeck.models.rbm_training import Centred, TemperedChains, annealed_log_z, train_rbm
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 SETTINGS = dict(device="cpu", progress=False)
 
@@ -248,7 +248,7 @@ def test_divergence_is_an_error() -> None:
 def test_divergence_is_told_and_recovered_from(hidden) -> None:
     r"""With one temperature and such a rate, the chains do not follow the model."""
     data = bars_and_stripes(5 if hidden == 20 else 4)
-    with pytest.warns(UserWarning, match="lr: with 20 the training diverged"):
+    with warns_about("lr:", 20):
         rbm = train_rbm(data, hidden, lr=20.0, temperatures=1, epochs=500, **SETTINGS)
     least = (data * base_biases(data) - torch.nn.functional.softplus(base_biases(data))).sum(1)
     with torch.no_grad():

@@ -79,12 +79,12 @@ def test_the_upper_bound_of_slow_chains_has_an_error_that_knows_it():
 
     rbm.advance = slowly
     options = {"chains": 10, "second_start": None}
-    bounds = [bridged(rbm, q, seed=seed, **options).upper_bound for seed in range(40)]
+    bounds = [bridged(rbm, q, seed=seed, **options).upper_bound for seed in range(25)]
     spread = torch.tensor([float(bound) for bound in bounds]).std()
     claimed = torch.tensor([bound.std_error for bound in bounds]).mean()
     assert claimed == pytest.approx(
         float(spread), rel=0.4
-    )  # known to 11%; the draws alone: 4 times
+    )  # known to 14%; the draws alone: 4 times
 
 
 def test_the_result_says_what_was_done():

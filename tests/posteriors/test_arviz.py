@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError
 from limbeck.posteriors.read import as_draws
 from tests.refusals import refused
 
@@ -123,7 +122,7 @@ def test_without_a_posterior(kind):
     else:
         full.add_groups(observed_data=data_set())
         del full.posterior
-    with pytest.raises(ArgumentError, match=rf"under 'posterior', got a {kind} of 'observed_data'"):
+    with refused("posterior", f"{kind} of 'observed_data'", expected="'posterior'"):
         as_draws(full)
 
 

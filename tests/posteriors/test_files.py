@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import LimbeckError
 from limbeck.posteriors.read import as_draws
 from tests.posteriors.test_arviz import ALPHA, BETA, NAMED, data_set, data_tree, inference_data
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 
 def check(draws):
@@ -59,7 +59,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, name, 
         pytest.importorskip("xarray")
     (tmp_path / name).touch()
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(LimbeckError, match=rf"{name} needs {library}: .*limbeck\[posteriors\]"):
+    with raises_about(LimbeckError, name, library, "limbeck[posteriors]"):
         as_draws(tmp_path / name)
 
 
@@ -121,9 +121,7 @@ def test_broken_files(tmp_path, kind):
         pytest.importorskip("netCDF4")
     path = tmp_path / f"broken.{kind}"
     path.write_bytes(b"not what it says")
-    with pytest.raises(
-        ArgumentError, match=f"{kind} file, got .*broken.{kind}, which cannot be read"
-    ):
+    with refused("posterior", f"broken.{kind}", expected=f"{kind} file"):
         as_draws(path)
 
 

@@ -2,19 +2,16 @@ r"""Posteriors in memory: every form gives the same draws; what is none is refus
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limbeck.errors import ArgumentError
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 
 RNG = np.random.default_rng(0)
 ALPHA, SIGMA = RNG.normal(size=(4, 10, 3)), RNG.uniform(1, 2, size=(4, 10))
@@ -122,9 +119,7 @@ def test_burn_in_and_thinning(burn_in, thin):
 
 
 def test_more_chains_than_draws_are_doubtful():
-    with pytest.warns(
-        UserWarning, match=r"10 chains of 4 draws, with axes read .*layout=\"emcee\""
-    ):
+    with warns_about("10 chains of 4 draws", 'layout="emcee"'):
         as_draws(ALPHA.swapaxes(0, 1))
     assert as_draws(ALPHA.swapaxes(0, 1), layout="chains").chains == 10
 
@@ -284,7 +279,7 @@ def test_bad_options(options, argument, received, expected):
 def test_numbers_that_do_not_fit():
     large = with_hole(ALPHA, 1e300, 0, 0, 0)
     assert as_draws(large).count == 40
-    with pytest.raises(ArgumentError, match=re.escape("beyond torch.float32 in 1 of 40 draws")):
+    with refused("posterior", "torch.float32 in 1 of 40 draws"):
         as_draws(large, dtype=torch.float32)
 
 

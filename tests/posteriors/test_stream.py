@@ -17,7 +17,7 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import DIAGNOSED_CHAINS, Stream, StreamBroken, StreamEnded
 from limbeck.samplers.diagnostics import r_hat
 from limbeck.samplers.slice import Slice
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 
 def numbered(batches, m=4, start=0):
@@ -148,13 +148,13 @@ def test_memory_does_not_grow_with_the_stream():
 def test_the_end():
     stream = as_draws(numbered(5), thin=2)
     stream.next(10)
-    with pytest.raises(StreamEnded, match="ended after 5 batches with 20 draws, of which 10 were"):
+    with raises_about(StreamEnded, "5 batches", "20 draws", 10):
         stream.next(3)
     with pytest.raises(StreamEnded) as caught:
         stream.next(1)
     assert (caught.value.used, caught.value.seen) == (10, 20)
     assert issubclass(StreamEnded, LimbeckError)
-    with pytest.raises(StreamEnded, match="with 20 draws, of which 0"):
+    with raises_about(StreamEnded, "20 draws", "of which 0"):
         as_draws(numbered(5), burn_in=5).next(1)
     with refused("posterior", "an iterator without a single batch"):
         as_draws(iter([])).next(1)
@@ -168,9 +168,7 @@ def test_an_iterator_that_raises():
     stream = as_draws(failing())
     stream.next(12)
     for _ in range(2):
-        with pytest.raises(
-            StreamBroken, match=r"failed \(ZeroDivisionError: of mine\) after 3"
-        ) as e:
+        with raises_about(StreamBroken, "ZeroDivisionError: of mine", 3) as e:
             stream.next(1)
         assert isinstance(e.value.__cause__, ZeroDivisionError)
         assert isinstance(e.value, StreamEnded)
@@ -275,13 +273,13 @@ def test_going_on_with_an_iterator():
     again = as_draws(numbered(100), thin=2)
     again.load_state_dict(state)
     assert torch.equal(again.next(30), expected)
-    with pytest.raises(CheckpointError, match=r"of batch 5, and the .* has come to batch 19"):
+    with raises_about(CheckpointError, "batch 5", "batch 19"):
         again.load_state_dict(state)
     fresh = as_draws(numbered(3))
     fresh.load_state_dict(as_draws(numbered(3)).state_dict())
     assert torch.equal(fresh.next(4), next(numbered(1)))
     named = as_draws(iter([{"a": torch.ones(3)}] * 9))
-    with pytest.raises(CheckpointError, match=r"its draws are of \[''\], not \['a'\]"):
+    with raises_about(CheckpointError, "['']", "['a']"):
         named.load_state_dict(state)
 
 

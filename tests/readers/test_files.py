@@ -18,7 +18,7 @@ from limbeck.cli.options import read_config
 from limbeck.cli.results import describe_path
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.teachers.networks import open_model
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 X = np.random.default_rng(0).normal(size=(4, 50, 3))
 
@@ -67,7 +67,7 @@ def test_arrays_that_claim_what_is_not_there(tmp_path, content):
         for argument, read in (("posterior", lb.as_draws), ("x", lambda p: read_data(p, "x"))):
             with refused(argument, path.name):
                 read(path)
-        with pytest.raises(LimbeckError, match=path.name):
+        with raises_about(LimbeckError, path.name):
             describe_path(path)
 
 
@@ -81,7 +81,7 @@ def test_a_bomb_is_refused_before_it_is_expanded(tmp_path):
         for _ in range(size // 2**20):
             file.write(bytes(2**20))
     for read in (lb.as_draws, lb.RBM.load, lambda p: read_data(p, "x")):
-        with pytest.raises(ArgumentError, match=r"bytes in a file of|which holds X"):
+        with raises_about(ArgumentError, path.name):
             read(path)
 
 
@@ -202,9 +202,9 @@ def test_a_parquet_file_that_claims_more_rows_than_fit(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     names = list(map(str, range(30)))
     rows = pyarrow.table([pyarrow.nulls(2_000_000, pyarrow.bool_())] * len(names), names)
-    parquet.write_table(rows.slice(0, 1_000_000), path := tmp_path / "a.parquet")
+    parquet.write_table(rows.slice(0, 300_000), path := tmp_path / "a.parquet")
     assert path.stat().st_size < 100_000
-    assert len(read_data(path, "x")) == 1_000_000  # equal values are no bomb
+    assert len(read_data(path, "x")) == 300_000  # equal values are no bomb
     with parquet.ParquetWriter(path, rows.schema) as writer:
         for _ in range(10):
             writer.write_table(rows)

@@ -30,7 +30,7 @@ from limbeck.posteriors.draws import Structure
 from limbeck.storage import files
 from limbeck.supports import States
 from limbeck.training.result import FORMAT, History, Result
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 
 def stump(left=(1, -1, -1), right=(2, -1, -1), feature=(0, 0, 0)):
@@ -129,7 +129,7 @@ def test_a_file_whose_spec_claims_too_much_is_refused(tmp_path):
     model, path = NADE(4, 3), tmp_path / "nade.safetensors"
     for name, value in {"hidden": 10**9, "inputs": 10**9, "dtype": "nn"}.items():
         files.write(path, model.state_dict(), {"spec": model.spec() | {name: value}}, FORMAT)
-        with pytest.raises(CheckpointError, match=r"nade\.safetensors: spec.*: expected"):
+        with raises_about(CheckpointError, path.name, "spec"):
             NADE.load(path)
 
 
@@ -167,7 +167,7 @@ def test_specs_inside_each_other_end():
     ],
 )
 def test_links_that_make_no_tree_are_refused(left, right):
-    with pytest.raises(ArgumentError, match=r"^trees(\[0\])?: .*links"):
+    with raises_about(ArgumentError, "trees", "links"):
         trees(stump(left, right, [0] * len(left)))
 
 
@@ -210,7 +210,7 @@ def test_damaged_trees_are_refused_when_they_are_loaded(tmp_path, wrap, name, va
     getattr(model if isinstance(model, Trees) else model.network, name)[:] = torch.tensor(values)
     with refused(name):
         from_spec(model.spec()).load_state_dict(model.state_dict())
-    with pytest.raises(lb.LimbeckError, match=name):
+    with raises_about(lb.LimbeckError, name):
         lb.load(Result(model, History(), 1, "", 0.0).save(tmp_path))
 
 
@@ -259,5 +259,5 @@ def test_the_tensors_of_a_bag_agree_with_its_structure():
                {"shapes": [2, 3]}, {"names": None}, {"names": ["a"]}, {"names": ["a", "a"]}],
 )  # fmt: skip
 def test_structures_of_draws_are_typed(change):
-    with pytest.raises(ArgumentError, match=r"^structure"):
+    with raises_about(ArgumentError, "structure"):
         Structure.from_spec({"names": ["a", "b"], "shapes": [[2], []]} | change)

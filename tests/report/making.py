@@ -6,11 +6,13 @@ import math
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
 import limbeck as lb
+from limbeck.compression import training
 from limbeck.report import records
 from limbeck.storage import Saved, check_content
 
@@ -32,9 +34,11 @@ def compressed():
         forest, X[:300], student=(16,), inputs="data", steps=60, seed=3, progress=False
     )
     halves = np.where(np.arange(200) % 2, "odd", "even")
-    report = small.report(
-        X[300:500], y[300:500], labels=y[:300], groups={"place": halves}, time=False
-    )
+    with pytest.MonkeyPatch.context() as patch:  # a short training on labels alone
+        patch.setattr(training, "default_steps", lambda *_: 20)
+        report = small.report(
+            X[300:500], y[300:500], labels=y[:300], groups={"place": halves}, time=False
+        )
     return small, report
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from limbeck.errors import LimbeckError
 from reproduction.canvas import canvas, save
+from tests.refusals import raises_about
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -41,5 +42,5 @@ def test_equal_pictures_are_equal_files(tmp_path):
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(LimbeckError, match=r"limbeck\[plots\]"), canvas():
+    with raises_about(LimbeckError, "limbeck[plots]"), canvas():
         pass

@@ -9,7 +9,7 @@ from limbeck.compression.fidelity.report import fidelity
 from limbeck.errors import LimbeckError
 from limbeck.report import fidelity_plots as draw
 from reproduction.canvas import canvas, save
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -213,5 +213,5 @@ def test_what_cannot_be_drawn_is_refused(report, values, wrong, argument, receiv
 
 def test_without_matplotlib_it_says_what_to_install(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(LimbeckError, match=r"limbeck\[plots\]"):
+    with raises_about(LimbeckError, "limbeck[plots]"):
         draw.calibration(report)

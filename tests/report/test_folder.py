@@ -13,7 +13,7 @@ from limbeck import storage
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.storage import EMPTY, folders
 from limbeck.training.result import History, Result
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 CONTENT = {"verb": "logz", "title": "log Z", "summary": "It is 3.", "settings": {"samples": 10}}
 ARRAYS = {"draws": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"]), "n": np.array([3])}
@@ -121,7 +121,7 @@ def test_an_unfinished_run_is_told_from_another_folder(tmp_path):
 @pytest.mark.parametrize("text", ["{", "", "\x00"])
 def test_broken_json_is_refused(tmp_path, text):
     folders.write(tmp_path, "result", {"result.json": text.encode()})
-    with pytest.raises(CheckpointError, match=r"result\.json cannot be read"):
+    with raises_about(CheckpointError, "result.json"):
         storage.read(tmp_path)
 
 
@@ -138,5 +138,5 @@ def test_pickles_and_broken_arrays_are_refused(tmp_path):
     np.savez(archive, x=np.array([{"a": 1}], dtype=object))
     for content in (archive.getvalue(), b"PK no archive"):
         folders.write(tmp_path, "result", {"arrays.npz": content}, keep=None)
-        with pytest.raises(CheckpointError, match=r"arrays\.npz cannot be read"):
+        with raises_about(CheckpointError, "arrays.npz"):
             storage.read(tmp_path)

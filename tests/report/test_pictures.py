@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from limbeck import storage
-from limbeck.errors import ArgumentError
 from limbeck.report import pictures
 from reproduction.canvas import canvas
 from tests.refusals import refused
@@ -127,7 +126,7 @@ def test_images_on_which_both_differ_are_drawn_from_white_to_black():
     ],
 )
 def test_what_a_result_has_not_is_said(draw, name, message):
-    with pytest.raises(ArgumentError, match=message):
+    with refused("result", message):
         draw(making.saved(name))
 
 

@@ -99,6 +99,7 @@ def test_the_table_on_the_terminal_has_every_cell():
     assert "97.46±0.00" in shown
 
 
+@pytest.mark.slow
 def test_every_picture_is_written_and_described(tmp_path):
     pytest.importorskip("matplotlib")
     said = pictures(results(), tmp_path)

@@ -11,6 +11,7 @@ from tests.refusals import refused
 from tests.report.written import assert_written
 
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.slow  # of pages and studies, not of the library
 
 
 def packed(values):

@@ -18,7 +18,7 @@ from limbeck.models.rbm import RBM
 from limbeck.samplers import chains as module
 from limbeck.samplers.chains import SCHEMES, Chains
 from limbeck.supports import Binary, Real, Spins
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
@@ -227,7 +227,7 @@ def test_an_interrupted_distillation_ends_bit_for_bit_where_another_ends(scheme,
 )
 def test_a_state_of_other_chains_is_refused(changed, message):
     state = placed().state_dict()
-    with pytest.raises(CheckpointError, match=message):
+    with raises_about(CheckpointError, message):
         Chains(rbm(), **{"chains": 12, "burn_in": 5} | changed).load_state_dict(state)
 
 

@@ -44,6 +44,10 @@ def test_trajectories_are_reversible_and_keep_volume(scale):
         return torch.cat([end.x, last], 1)
 
     end = whole(x, momentum)
+    for row, count in enumerate(counts.flatten().tolist()):  # each ends as it would by itself
+        one = slice(row, row + 1)
+        alone, last = leapfrog(evaluate, evaluate(x[one]), momentum[one], steps[one], scale, count)
+        torch.testing.assert_close(end[one], torch.cat([alone.x, last], 1))
     back = whole(end[:, :2], -end[:, 2:])
     torch.testing.assert_close(back, torch.cat([x, -momentum], 1), atol=1e-10, rtol=0)
     h, columns = 1e-5, []  # finite differences of the map of each row

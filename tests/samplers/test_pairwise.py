@@ -142,7 +142,7 @@ def test_an_energy_with_tensors_in_single_precision_is_evaluated_in_it():
     target = Energy(lambda x: ((x @ couplings) * x).sum(1), Spins(30))
     pairs = Pairwise.of(target.log_unnormalized, target.support, torch.empty(0))
     assert pairs is not None
-    assert log_partition(target, std_error=0.1, seconds=10, progress=False).verdict.trustworthy
+    assert log_partition(target, std_error=0.1, progress=False).verdict.trustworthy
 
 
 def test_a_site_gets_one_value_where_a_draw_lies_on_a_border(monkeypatch):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limbeck.errors import CheckpointError
 from limbeck.samplers.diagnostics import RunningDiagnostics, effective_size, r_hat
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 from tests.samplers.test_diagnostics import autoregressive
 
 
@@ -168,7 +168,7 @@ def test_a_resumed_run_is_the_uninterrupted_one():
     assert torch.equal(again.r_hat, whole.r_hat)
     assert torch.equal(again.ess, whole.ess)
     assert again.count == 777
-    with pytest.raises(CheckpointError, match="it has 64 blocks, and here 8"):
+    with raises_about(CheckpointError, "64 blocks", 8):
         RunningDiagnostics(blocks=8).load_state_dict(whole.state_dict())
     fresh = RunningDiagnostics()
     fresh.load_state_dict(RunningDiagnostics().state_dict())

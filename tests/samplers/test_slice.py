@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from limbeck.errors import CheckpointError
 from limbeck.samplers.slice import Slice
-from tests.refusals import refused
+from tests.refusals import raises_about, refused, warns_about
 
 DOUBLE = torch.float64
 
@@ -258,7 +258,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(dtype):
     for draws in ahead:
         assert torch.equal(again.step(), draws)
     assert (again.sweeps_done, again.evaluations) == (whole.sweeps_done, whole.evaluations)
-    with pytest.raises(CheckpointError, match=r"are \(50, 2\) .* and here \(4, 2\)"):
+    with raises_about(CheckpointError, "(50, 2)", "(4, 2)"):
         Slice(density, torch.zeros(4, 2, dtype=dtype)).load_state_dict(state)
 
 
@@ -274,7 +274,7 @@ def test_a_density_may_return_a_part_of_its_argument_or_change_it():
 @pytest.mark.parametrize("density", [lambda x: 0 * x[:, 0], lambda x: x[:, 0].clamp_max(0)])
 def test_what_does_not_fall_off_is_bounded_and_told_once(density):
     sampler = Slice(density, torch.zeros(100, 1), max_steps_out=50)
-    with pytest.warns(UserWarning, match=r"more than half of max_steps_out=50 in \d+ of 100"):
+    with warns_about("max_steps_out=50", "of 100"):
         draws = sampler.step()
     assert draws.isfinite().all()
     assert draws.abs().max() <= 2 * 51

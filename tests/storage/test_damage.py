@@ -10,7 +10,7 @@ import torch
 import limbeck as lb
 from limbeck.storage import files, folders
 from tests.faults import damages
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 from tests.storage.writers import CHECKED, WRITERS, content, plain
 
 
@@ -80,16 +80,16 @@ def test_a_manifest_of_another_form_is_refused_with_its_field(folder, fields, sa
 @pytest.mark.parametrize("text", ["", "{", "[" * 10**5, "[]", "1" * 5000, "\ud800"])
 def test_a_manifest_that_is_no_json_is_refused(folder, text):
     (folder / "manifest.json").write_text(text, encoding="utf-8", errors="surrogatepass")
-    with pytest.raises(lb.CheckpointError, match=r"manifest\.json"):
+    with raises_about(lb.CheckpointError, "manifest.json"):
         lb.load(folder)
-    with pytest.raises(lb.CheckpointError, match=r"manifest\.json"):
+    with raises_about(lb.CheckpointError, "manifest.json"):
         plain(1).save(folder)  # nothing is written over what is not understood
 
 
 def test_a_size_is_compared_before_anything_is_read(folder, monkeypatch):
     os.truncate(folder / "student.safetensors", 2**40)  # a hole: it takes no place on the disk
     monkeypatch.setattr(folders, "_read_checked", None)
-    with pytest.raises(lb.CheckpointError, match=r"student\.safetensors has 1,099,511,627,776"):
+    with raises_about(lb.CheckpointError, "student.safetensors", "1,099,511,627,776"):
         lb.load(folder)
 
 
@@ -97,7 +97,7 @@ def test_a_size_is_compared_before_anything_is_read(folder, monkeypatch):
 def test_links_are_not_followed(folder, tmp_path, name):
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(lb.CheckpointError, match=name):
+    with raises_about(lb.CheckpointError, name):
         lb.load(folder)
 
 
@@ -129,7 +129,7 @@ def test_only_regular_files_are_read(folder, name, kind):
     if name != "manifest.json":
         listed = json.loads((folder / "manifest.json").read_text())["files"]
         change(folder, files=listed | {name: {"sha256": "0" * 64, "bytes": 0}})
-    with pytest.raises(lb.CheckpointError, match=name):
+    with raises_about(lb.CheckpointError, name):
         lb.load(folder)
 
 
@@ -137,7 +137,7 @@ def test_a_size_for_which_there_is_no_memory(folder):
     os.truncate(folder / "training.json", 2**43)  # a hole
     listed = json.loads((folder / "manifest.json").read_text())["files"]
     change(folder, files=listed | {"training.json": {"sha256": "0" * 64, "bytes": 2**43}})
-    with pytest.raises(lb.CheckpointError, match=r"training\.json.*too many"):
+    with raises_about(lb.CheckpointError, "training.json"):
         lb.load(folder)
 
 
@@ -163,13 +163,13 @@ def test_a_description_that_is_no_text_is_refused(folder):
     ).encode()
     content = len(header).to_bytes(8, "little") + header
     folders.write(folder, "result", {"student.safetensors": content}, keep=None)
-    with pytest.raises(lb.CheckpointError, match=r"student\.safetensors is not a readable"):
+    with raises_about(lb.CheckpointError, "student.safetensors"):
         lb.load(folder)
 
 
 def test_a_folder_of_before_manifests_is_refused(folder):
     (folder / "manifest.json").unlink()
-    with pytest.raises(lb.CheckpointError, match=r"written before version 0\.1.*save it again"):
+    with raises_about(lb.CheckpointError, "version 0.1"):
         lb.load(folder)
     plain(1).save(folder)
     assert content(lb.load(folder)) == content(plain(1))
@@ -188,7 +188,5 @@ def test_weights_that_are_not_finite_are_refused(folder):
     state = student.state_dict() | {"layers.0.bias": torch.full((4,), torch.nan)}
     saved = files.encode(state, {"spec": student.spec()}, "limbeck-student-1")
     folders.write(folder, "result", {"student.safetensors": saved}, keep=None)
-    with pytest.raises(
-        lb.CheckpointError, match=r"student\.safetensors holds weights that are not"
-    ):
+    with raises_about(lb.CheckpointError, "student.safetensors"):
         lb.load(folder)

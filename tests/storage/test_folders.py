@@ -11,6 +11,7 @@ import pytest
 import limbeck as lb
 from limbeck.storage import disk, files, folders
 from tests.faults import Killed, faulty_disk
+from tests.refusals import raises_about
 from tests.storage.writers import content, plain
 
 
@@ -62,7 +63,7 @@ def test_the_next_writer_completes_what_a_killed_one_committed(tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".a", "a/b", "..", "manifest.json", "a\\b", "a\nb"])
 def test_names_that_are_not_plain_are_not_written(tmp_path, name):
-    with pytest.raises(lb.CheckpointError, match="expected a plain name"):
+    with raises_about(lb.CheckpointError, "expected a plain name"):
         folders.write(tmp_path, "result", {name: b""})
 
 
@@ -153,9 +154,9 @@ def read_only(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_read_only_is_read_and_not_written(read_only):
     assert content(lb.load(read_only)) == content(plain(0))
-    with pytest.raises(lb.CheckpointError, match=r"cannot write into .*Permission denied"):
+    with raises_about(lb.CheckpointError, "Permission denied"):
         plain(1).save(read_only)
-    with pytest.raises(lb.CheckpointError, match=r"writing .*nade\.safetensors failed"):
+    with raises_about(lb.CheckpointError, "nade.safetensors"):
         lb.NADE(3, 2).save(read_only / "nade.safetensors")
     assert content(lb.load(read_only)) == content(plain(0))
 

@@ -68,7 +68,7 @@ def test_rows_of_every_kind_of_column(n, monkeypatch):
     assert (TABLE.few_rows(df) is None) == (n > 32)
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@settings(deadline=None, max_examples=100, derandomize=True)
 @given(st.sampled_from([c.name for c in TABLE.varying]), st.lists(VALUES, min_size=1, max_size=3),
        DTYPES)  # fmt: skip
 def test_values_and_types_of_all_kinds(name, values, dtype):

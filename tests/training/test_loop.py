@@ -16,6 +16,7 @@ from limbeck.storage import checkpoints
 from limbeck.training import loop
 from limbeck.training.config import Training
 from limbeck.training.distill import prepare
+from tests.refusals import warns_about
 
 DOUBLE = torch.float64
 X = torch.randn(60, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
@@ -275,7 +276,7 @@ def fall(asynchronous, **options):
     given = settings(steps=80, every=80, teacher_output="logits", precompute=False, **options)
     run = prepare(teacher, net(1), data, CE(), Training(**given))
     run._asynchronous = asynchronous
-    with pytest.warns(UserWarning, match="non-finite") as caught:
+    with warns_about("non-finite") as caught:
         numbers = [step.number for step in run]
     assert len(caught) == 1
     return run, numbers
@@ -319,7 +320,7 @@ def test_a_run_broken_off_unnoticed_after_a_bad_step_is_saved_as_it_was_before(t
     first.run._asynchronous = True
     for _ in range(20):
         next(steps)
-    with pytest.warns(UserWarning, match="non-finite"):
+    with warns_about("non-finite"):
         steps.close()
     about = checkpoints.read(tmp_path).about
     assert (about["done"], about["stop_reason"]) == (expected.done, expected.stop_reason)

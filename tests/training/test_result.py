@@ -11,7 +11,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.storage import files, folders
 from limbeck.training.result import ABOUT, STUDENT, History
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
 
@@ -137,21 +137,21 @@ FIELDS |= {"compile_seconds": 0, "settings": {}, "history": {}}
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "cannot be read as JSON"),
-        ("{", "cannot be read as JSON"),
-        ("[" * 10**5, "cannot be read as JSON"),
-        ("1" * 10**4, "cannot be read as JSON"),
-        ("[]", "expected a dict, got a list"),
+        ("", "JSON"),
+        ("{", "JSON"),
+        ("[" * 10**5, "JSON"),
+        ("1" * 10**4, "JSON"),
+        ("[]", "a list"),
         (json.dumps(FIELDS | {"surprise": 1}), "got 'surprise'"),
-        (json.dumps(FIELDS | {"steps": True}), r"\.steps: expected a whole number .*, got True"),
-        (json.dumps(FIELDS | {"history": {"a": ["b"]}}), r"\.a\[0\]: expected a number, got 'b'"),
-        (json.dumps(FIELDS | {"settings": [1]}), r"\.settings: expected a dict, got a list"),
+        (json.dumps(FIELDS | {"steps": True}), ".steps: "),
+        (json.dumps(FIELDS | {"history": {"a": ["b"]}}), ".a[0]: "),
+        (json.dumps(FIELDS | {"settings": [1]}), ".settings: "),
     ],
 )
 def test_a_training_record_that_cannot_be_read_is_refused(tmp_path, text, said):
     distilled(net(1)).save(tmp_path)
     folders.write(tmp_path, "result", {ABOUT: text.encode()}, keep=None)
-    with pytest.raises(lb.CheckpointError, match=rf"training\.json .*{said}"):
+    with raises_about(lb.CheckpointError, "training.json", said):
         lb.load(tmp_path)
 
 
@@ -159,7 +159,7 @@ def test_a_student_of_somebody_else_is_refused(tmp_path):
     distilled(net(1)).save(tmp_path)
     content = safetensors.torch.save({"weight": torch.zeros(3)})
     folders.write(tmp_path, "result", {STUDENT: content}, keep=None)
-    with pytest.raises(lb.CheckpointError, match="is not limbeck's"):
+    with raises_about(lb.CheckpointError, STUDENT):
         lb.load(tmp_path)
 
 

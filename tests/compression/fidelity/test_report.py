@@ -13,7 +13,7 @@ from sklearn import metrics
 from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
 from limbeck.errors import CheckpointError
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 RARE = ("average_precision", "rare_recall", "worst_recall", "rare_kl")
 
@@ -289,31 +289,31 @@ def test_another_file_is_refused(tmp_path):
     with refused("saved", "format None"):
         Fidelity.from_dict({})
     (tmp_path / "one.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"one.json cannot be read as JSON"):
+    with raises_about(CheckpointError, "one.json"):
         Fidelity.load(tmp_path / "one.json")
-    with pytest.raises(CheckpointError, match=r"none.json cannot be read .*No such file"):
+    with raises_about(CheckpointError, "none.json", "No such file"):
         Fidelity.load(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "shown"),
     [
-        ("rows", "many", "saved.rows: expected a whole number"),
+        ("rows", "many", "saved.rows:"),
         ("costs", {"student": {"latency": {"1": "quick"}}}, "saved.costs.student.latency.1"),
         ("measures", {"student": {"accuracy": [1.0]}}, "saved.measures.student.accuracy"),
-        ("main", "accurracy", "saved.main.*did you mean 'accuracy'"),
+        ("main", "accurracy", "did you mean 'accuracy'"),
         ("extra", 1, "'extra'"),
     ],
 )
-def test_a_field_that_is_not_as_saved_is_named(tmp_path, field, value, message):
+def test_a_field_that_is_not_as_saved_is_named(tmp_path, field, value, shown):
     y = np.arange(40) % 2
     saved = fidelity("classification", np.eye(2)[y], np.eye(2)[y], y).to_dict()
     (tmp_path / "report.json").write_text(json.dumps(saved | {field: value}))
-    with pytest.raises(CheckpointError, match=message):
+    with raises_about(CheckpointError, shown):
         Fidelity.load(tmp_path / "report.json")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(["classification", "multilabel", "regression"]),
     st.integers(1, 30),
