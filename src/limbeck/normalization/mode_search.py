@@ -193,8 +193,10 @@ def check_modes(
         implied_error = math.sqrt(p * (1 - p) / size)
         share_error = math.sqrt(share * (1 - share) / size)
         visits = region, log_implied, share, size
+        # a normal distribution is too wide for no visit at all, of which chance gives 1 in 10⁴
+        unvisited = share == 0 and -size * math.log1p(-min(p, 0.999999)) > 9.2
         # less than needed changes log Z too little to matter
-        if least_gap > max(needed, SIGNIFICANT * implied_error):
+        if least_gap > needed and (unvisited or least_gap > SIGNIFICANT * implied_error):
             missed.append(visits)
         elif region.error == 0 and share - highest > max(needed, CROWDED * share_error):
             crowded.append(visits)  # where the mass is exact: an estimate of it may be low
