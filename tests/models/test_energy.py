@@ -101,27 +101,6 @@ def test_the_users_own_sweeps_are_used_for_the_target_and_not_for_its_powers():
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("knows", ["reverse", "not"])
-def test_sweeps_that_take_beta_serve_the_path(knows):
-    seen = []
-
-    def tempered(x, sweeps=1, generator=None, beta=1.0):
-        seen.append((sweeps, beta))
-        return x
-
-    def reversible(x, sweeps=1, generator=None, *, beta=1.0, reverse=False):
-        seen.append((sweeps, beta, reverse))
-        return x
-
-    own = reversible if knows == "reverse" else tempered
-    path = Energy(ring, Spins(4), advance=own).path()
-    x = Spins(4).start(5, generator())
-    path.advance(x, 0.25, generator(), reverse=True)
-    path.climb(x, 0.25, 0.5, generator())
-    expected = [(1, 0.25, True), (1, 0.5, False)]
-    assert seen == [each if knows == "reverse" else each[:2] for each in expected]
-
-
 def test_the_path_goes_from_uniform_to_the_target():
     energy = Energy(ring, Spins(4), temperature=1.3)
     path, x = energy.path(), Spins(4).enumerate(0, 16, dtype=DOUBLE)

@@ -148,9 +148,9 @@ class Energy(Unnormalized):
         support: The support of x: `Binary`, `Spins`, `States` or `Real`.
         temperature: Divides the energy; above zero. Default: 1.
         advance: `advance(x, sweeps, generator)` returns the chains after `sweeps` sweeps that leave
-            the density invariant; with a parameter `beta` from 0 to 1, exp(−β fn / temperature),
-            for annealing. Default: single-site Gibbs sampling; on `Real`, `lb.samplers.HMC`, or
-            slice sampling in one dimension and for energies that do not suit HMC.
+            the density invariant. Default: single-site Gibbs sampling; on `Real`,
+            `lb.samplers.HMC`, or slice sampling in one dimension and for energies that do not suit
+            HMC. Annealing uses the default, or a `path` of your own; see `lb.AIS`.
         exact: Whether `advance` leaves the density invariant exactly; if not, results from its
             samples are marked as doubtful. Default: True.
 
@@ -171,7 +171,8 @@ class Energy(Unnormalized):
         self.fn, self.support = fn, support
         self.temperature = temperature
         self.exact, self.sampler = exact, advance
-        self.tempers = advance is not None and "beta" in _parameters(advance)
+        if advance is not None:
+            _check_advance(advance)
         self._pairs: Pairwise | bool = True  # whether there may be couplings, or what they are
         # step size and scale of HMC by device and type, (0, None) where it does not suit
         self._adapted: dict[str, tuple[float, Maybe]] = {}
@@ -285,17 +286,6 @@ class Energy(Unnormalized):
         self._pairs = pairs
         return pairs
 
-    @checked_arguments
-    def advance_at(
-        self, x: Tensor, sweeps: CountFromZero, generator: Generator, *, beta: arg.Fraction,
-        reverse: Flag = False,
-    ) -> Tensor:  # fmt: skip
-        r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
-        if self.sampler is None or not self.tempers:
-            raise ArgumentError("advance", "one without beta", "a function with an argument beta")
-        options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
-        return _check_chains(self.sampler(x, sweeps, generator, beta=beta, **options), x)
-
     def path(self) -> EnergyPath:
         r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
         return EnergyPath(self)
@@ -328,13 +318,6 @@ class EnergyPath:
         self, x: Tensor, beta: float | Tensor, generator: Generator = None, *,
         reverse: bool = False, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
-        if self.energy.tempers:
-            if isinstance(beta, Tensor):  # one of the user's calls for each
-                x = x.clone()
-                for level in beta.unique().tolist():
-                    x[beta == level] = self.advance(x[beta == level], level, generator)
-                return x
-            return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
         return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
 
     def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
@@ -379,17 +362,16 @@ def _power(log: Tensor, beta: float) -> Tensor:
     return log * beta if beta else torch.zeros_like(log)
 
 
-def _parameters(advance: Callable[..., Any]) -> list[str]:
-    r"""The names of the parameters of a user's `advance(x, sweeps, generator)`."""
+def _check_advance(advance: Callable[..., Any]) -> None:
+    r"""Refuse what cannot be called as `advance(x, sweeps, generator)`."""
     expected = "a function advance(x, sweeps, generator)"
     if not callable(advance):
         raise ArgumentError("advance", f"a {type(advance).__name__}", expected)
     try:
         signature = inspect.signature(advance)
     except (TypeError, ValueError):  # some built-in functions have no signature
-        return []
+        return
     try:
         signature.bind(None, 1, None)
     except TypeError:
         raise ArgumentError("advance", f"a function of {signature}", expected) from None
-    return list(signature.parameters)

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, LimbeckError, shown
-from limbeck.models.energy import Energy, EnergyPath, Path
+from limbeck.errors import ArgumentError, shown
+from limbeck.models.energy import Energy, Path
 from limbeck.models.rbm import RBM, base_biases
 from limbeck.normalization import paths
 from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import EVENTS, Densities, function_values, tail_doubts
+from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
 from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
 from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
 from limbeck.progress import announce, tracked
 from limbeck.samplers.chains import Chains, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
 
-CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
 MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
@@ -35,13 +34,6 @@ MAX_NUMBERS = 2**24  # variables of all runs of a round
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
 CHECKING = 0.15  # the share of the time that is left for checks of the estimate, at least
 CHECKS = 1000, 15  # chains and sweeps that these may take
-LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
-MULTIPLIER = (
-    "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
-    "from beta = 0 (uniform) to beta = 1 (the target itself). If your beta is something "
-    "else, such as a physical inverse temperature, rename that argument: without one called beta, "
-    "annealing uses limbeck's own site-wise Gibbs sampling"
-)
 
 
 @arg.checked_arguments
@@ -109,7 +101,7 @@ class AIS(Method):
     def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
         began = time.monotonic()
         betas = [] if self.schedule is None else temperatures(self.schedule)
-        check_path(path, densities, self.reverse)
+        check_path(path, densities)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
             annealing.pilot(self.seconds or math.inf)
@@ -400,79 +392,15 @@ class Annealing:
 
 
 @torch.no_grad()
-def check_path(path: Any, densities: Densities, reverse: bool) -> None:
-    r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
-
-    Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
-    """
-    if isinstance(path, PairwisePath | GaussianPath):
-        return  # these are limbeck's own
-    if callable(path.log_unnormalized):
-        x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
-        end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
-        both = end.isfinite() & log_p.isfinite()
-        scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
-        differ = (end - log_p)[both].abs() > 1e-3 * scale
-        if differ.any() or (end.isfinite() != log_p.isfinite()).any():
-            received = "a path whose log density at beta=1.0 is not that of the target"
-            raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
-    if not isinstance(path, EnergyPath) or not path.energy.tempers:
+def check_path(path: Any, densities: Densities) -> None:
+    r"""Refuse a path of the user's that does not end at the target."""
+    if isinstance(path, PairwisePath | GaussianPath) or not callable(path.log_unnormalized):
         return
-    x = path.sample(8000, densities.generator("path, to check it"))
-    _check_default(path.energy, x, densities)
-    base, small = path.log_unnormalized(x, 0.0), 1.0
-    while small > 2.0**-40:  # the largest of 1, ½, ¼, … at which weights are still good
-        share = (path.log_unnormalized(x, small) - base).double().softmax(0)
-        if float(1 / share.square().sum()) > len(x) / 4:
-            break
-        small /= 2
-    for beta in (0.0, small):
-        log_w = (path.log_unnormalized(x, beta) - base).double()
-        for back in (False, True) if reverse else (False,):
-            generator = densities.generator(f"kernels at {beta}, {back}")
-            weight = log_w.softmax(0)
-            moved = start = x[torch.multinomial(weight, CHAINS, True, generator=generator)]
-            try:
-                for _ in range(SWEEPS):
-                    moved = path.advance(moved, beta, generator, reverse=back)
-                densities.support.check(moved, "advance")
-                before, after = function_values(densities, start, x, moved)
-            except (LimbeckError, ArithmeticError) as error:
-                kind = "" if isinstance(error, LimbeckError) else f"{type(error).__name__}: "
-                received = f"{kind}{error} (at beta={beta:g})"
-                raise ArgumentError("advance", received, MULTIPLIER) from error
-            mean = weight @ before
-            spread = (weight @ (before - mean).square()).sqrt()
-            # The two errors are not independent where chains mix slowly: they add, at most.
-            noise = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
-            gap = (after.mean(0) - mean).abs()
-            if not densities.exact:
-                gap = torch.where(gap > 0.3 * spread, gap, 0.0)
-            if (z := _largest(gap, noise)) > LIMIT:
-                received = (
-                    f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
-                    f"as it is (z = {z:.1f})"
-                )
-                raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
-    r"""Refuse an `advance` that goes elsewhere with beta=1.0 than without."""
-    one, other = x[:CHAINS], x[CHAINS : 2 * CHAINS]
-    plain = energy.advance(one.clone(), SWEEPS, densities.generator("kernel"))
-    at_one = energy.advance_at(one.clone(), SWEEPS, densities.generator("kernel"), beta=1.0)
-    if float((plain == at_one).flatten(1).all(1).double().mean()) > 0.99:  # but for rounding
-        return
-    # It may use random numbers in another way: other starts and numbers, and the same means.
-    at_one = energy.advance_at(other.clone(), SWEEPS, densities.generator("other"), beta=1.0)
-    a, b = function_values(densities, torch.cat([plain, at_one]), plain, at_one)
-    error = ((a.var(0) + b.var(0)) / CHAINS).sqrt()
-    if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
-        received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
-        raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _largest(gap: Tensor, error: Tensor) -> float:
-    r"""The largest z-score."""
-    z = torch.where(gap > 1e-9, gap / error, 0.0)
-    return float(z.nan_to_num(0.0, math.inf).max())
+    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+    end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
+    both = end.isfinite() & log_p.isfinite()
+    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
+    differ = (end - log_p)[both].abs() > 1e-3 * scale
+    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
+        received = "a path whose log density at beta=1.0 is not that of the target"
+        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")

@@ -170,9 +170,6 @@ def free_energy_curve(
     with recorded_warnings() as texts, densities.at_work():
         if densities.support.discrete:
             power, top = 1.0, own / T.min()
-            if isinstance(target, Energy) and target.tempers and top > 1:
-                # the user's kernel is for temperatures above the target's own
-                densities.target = Energy(target.fn, target.support, own)
             run = along_path(densities, lambda p: method._run(densities, p, top, progress), False)
         else:
             power, top = own / T.max(), T.max() / T.min()

@@ -88,7 +88,7 @@ def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> Li
         target = Energy(lambda x: -densities.target.log_unnormalized(x), densities.support)
     size = densities.support.size * densities.support.count  # type: ignore[attr-defined]
     x = start_events(densities, "target", max(CHAINS, size), densities.generator("couplings"))
-    couplings = target._pairs_at(x) if pairs and not target.tempers else None
+    couplings = target._pairs_at(x) if pairs else None
     return SitePath(target) if couplings is None else PairwisePath(couplings, densities, fitted)
 
 
