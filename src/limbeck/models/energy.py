@@ -17,7 +17,6 @@ from limbeck.arguments import CountFromZero, Flag, UserObject, checked_arguments
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
-from limbeck.samplers.chains import float_tensor
 from limbeck.samplers.gibbs import as_power, sweep
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
@@ -60,11 +59,6 @@ class Path(Protocol):
 
     def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
         r"""log p̃_β(x), (n,)."""
-
-    def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
-    ) -> Tensor:
-        r"""One sweep that leaves p_β invariant; `reverse` gives the time-reversed kernel."""
 
     def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
         r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
@@ -241,7 +235,7 @@ class Energy(Unnormalized):
     @checked_arguments
     def sites(
         self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None, *,
-        beta: UserObject[float | Tensor] = 1.0, reverse: Flag = False, known: Maybe = None,
+        beta: UserObject[float | Tensor] = 1.0, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant.
 
@@ -256,10 +250,9 @@ class Energy(Unnormalized):
             raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
-            return pairs.sweep(x, sweeps, generator, beta, reverse)
-        options: Any = {"beta": beta, "reverse": reverse}
+            return pairs.sweep(x, sweeps, generator, beta)
         for _ in range(sweeps):
-            chains, known = sweep(log, chains, support, generator, known=known, **options)
+            chains, known = sweep(log, chains, support, generator, beta=beta, known=known)
         capturing = chains.is_cuda and torch.cuda.is_current_stream_capturing()
         if not capturing and chains.isnan().any() and not x.isnan().any():
             received = "energies that are NaN or −∞ at some events"
@@ -286,46 +279,8 @@ class Energy(Unnormalized):
         self._pairs = pairs
         return pairs
 
-    def path(self) -> EnergyPath:
-        r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
-        return EnergyPath(self)
-
     def extra_repr(self) -> str:
         return f"support={self.support!r}, temperature={self.temperature:g}"
-
-
-class EnergyPath:
-    r"""The geometric path p̃_β(x) = p̃(x)^β from the uniform distribution over a discrete support."""
-
-    def __init__(self, energy: Energy) -> None:
-        if not isinstance(energy.support, Discrete):
-            received = f"an energy over {energy.support!r}"
-            raise ArgumentError("path", received, "a discrete support, where β = 0 is uniform")
-        self.energy = energy
-        self.support: Discrete = energy.support
-        self.log_z = self.support.log_count
-
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
-        like = float_tensor(self.energy)
-        like = torch.empty(0) if like is None else like
-        device = like.device if generator is None else generator.device
-        return self.support.start(n, generator, device, like.dtype)
-
-    def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
-        return _power(self.energy.log_unnormalized(x), beta)
-
-    def advance(
-        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *,
-        reverse: bool = False, known: Maybe = None,
-    ) -> Tensor:  # fmt: skip
-        return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
-
-    def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
-        with torch.no_grad():
-            log = self.energy.log_unnormalized(x)
-        gain = _power(log, after) - _power(log, before)
-        gain = torch.where(log == -math.inf, -math.inf, gain) if after > before else gain
-        return gain, self.advance(x, after, generator, known=log)
 
 
 def _check_chains(chains: object, x: Tensor) -> Tensor:
@@ -355,11 +310,6 @@ def _adapted(
         return 0.0, None
     stable = sampler.divergences < 0.01 * 20 * len(x) and sampler.accepted > 0.6
     return (sampler.step_size, sampler.scale) if stable else (0.0, None)
-
-
-def _power(log: Tensor, beta: float) -> Tensor:
-    r"""β log p̃; at β = 0 it is 0 even for forbidden events."""
-    return log * beta if beta else torch.zeros_like(log)
 
 
 def _check_advance(advance: Callable[..., Any]) -> None:

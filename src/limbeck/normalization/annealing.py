@@ -14,16 +14,14 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
-from limbeck.models.energy import Energy, Path
-from limbeck.models.rbm import RBM, base_biases
+from limbeck.models.energy import Path
+from limbeck.models.rbm import RBM
 from limbeck.normalization import paths
-from limbeck.normalization.bridge import fit_bridge
 from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
-from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
+from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean
+from limbeck.normalization.paths import along_path
 from limbeck.progress import announce, tracked
-from limbeck.samplers.chains import Chains, start_events
-from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
+from limbeck.samplers.diagnostics import weights_effective_size
 
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
@@ -31,6 +29,7 @@ MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the we
 ENOUGH_RUNS = 1000  # for intervals that cover; fewer only where sweeps of so many take longer
 ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
 MAX_NUMBERS = 2**24  # variables of all runs of a round
+MAX_RUNS = 2**18  # of a round: with more time, each of them is better
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
 CHECKING = 0.15  # the share of the time that is left for checks of the estimate, at least
 CHECKS = 1000, 15  # chains and sweeps that these may take
@@ -42,8 +41,7 @@ class AIS(Method):
     r"""log Z by annealing along a path to the target, all samples at once; without a proposal.
 
     The mean of the weights is an unbiased estimate of Z, and the mean of their logarithms gives a
-    lower bound. Reverse runs, from the target to the start of the path, give an upper bound; both
-    directions together give a bridge, with which the forward estimate must agree.
+    lower bound.
 
     With `std_error` or `seconds`, a pilot run measures how much weights vary along the path. It
     decides on the temperatures and on the number of runs, which are then new ones.
@@ -58,10 +56,8 @@ class AIS(Method):
             another than `lb.RBM` or `lb.Energy`; from independent sites, as if couplings averaged
             out, or of an RBM with the means of short chains; over real numbers, from a normal
             distribution that is fitted to these.
-        reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
-        start: With `reverse`, where the target's chains start: "target", or events (m, *shape),
-            which are added to the target's own starts. Default: "target".
-        burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
+        start: Events (m, *shape), such as data, from which the search for modes that no run reached
+            starts too. Default: "target", the starts that it has anyway.
         std_error: The standard error to reach. Default: none.
         seconds: A limit on the time of the whole estimate; all of it is used without `std_error`.
             Default: none.
@@ -73,9 +69,7 @@ class AIS(Method):
     schedule: Annotated[int, arg.Whole(2)] | Annotated[str, arg.Choice("2008")] | None = None
     spacing: Annotated[str, arg.Choice("adaptive", "linear")] = "linear"
     path: arg.UserObject[Path | None] = None
-    reverse: arg.Flag = False
     start: arg.UserObject[Start] = "target"
-    burn_in: arg.CountFromZero = 2000
     std_error: arg.Positive | None = None
     seconds: arg.Positive | None = None
 
@@ -84,16 +78,14 @@ class AIS(Method):
             self._set("samples", self.samples or 10_000)
             self._set("schedule", self.schedule or "2008")
         else:
-            fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
-            for name, value in fixed.items():
+            for name, value in (("samples", self.samples), ("schedule", self.schedule)):
                 if value:
                     expected = "nothing with std_error and seconds, which determine it"
                     raise ArgumentError(name, shown(value), expected)
-        if self.reverse:
-            self._set_start("start")
+        self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        path = _fixed_path(densities, self.path, self.reverse)
+        path = _fixed_path(densities, self.path)
         if path is not None:
             return self._annealed(densities, path, progress)
         return along_path(densities, lambda path: self._annealed(densities, path, progress))
@@ -101,7 +93,6 @@ class AIS(Method):
     def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
         began = time.monotonic()
         betas = [] if self.schedule is None else temperatures(self.schedule)
-        check_path(path, densities)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
             annealing.pilot(self.seconds or math.inf)
@@ -116,53 +107,8 @@ class AIS(Method):
         z = self._mean_of_weights(forward, "weights of the runs")
         z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
         z.sweeps = annealing.sweeps
-        doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
-        if self.reverse:
-            backward, chain_sweeps, reasons = self._backward(densities, path, betas, progress)
-            z.sweeps = 2 * z.sweeps + chain_sweeps
-            z.upper_bound, both = mean_bound(backward), fit_bridge(backward[:, None], forward)
-            z.diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
-            doubts += reasons
-            if self.burn_in == 0:
-                unchecked.append(
-                    "the upper bound uses chains that were never moved (burn_in=0): whether they "
-                    "are draws of the target was not checked"
-                )
-            gap = abs(both.log_z - z.value)
-            if gap > SIGNIFICANT * math.hypot(z.std_error, both.std_error):
-                doubts.append(f"forward and reverse runs disagree by {gap:.3g} nats")
-                z.std_error = math.hypot(z.std_error, gap)
-            if z.lower_bound is not None and z.upper_bound < z.lower_bound:
-                doubts.append("the upper bound is below the lower one")
-        z.verdict = Verdict(tuple(doubts), tuple(unchecked))
+        z.verdict = Verdict((*z.verdict.doubts, *tail_doubts(densities, x)))
         return z, x[:, None], forward
-
-    def _backward(
-        self, densities: Densities, path: Any, betas: list[float], progress: bool
-    ) -> tuple[Tensor, int, list[str]]:
-        r"""Log weights (n,) of runs from the target down; sweeps and doubts of their chains."""
-        origin: tuple[Start, ...] = (self.start,)
-        if not isinstance(self.start, str) and densities.target_starts_have_mass():
-            origin = (self.start, "target")  # events add to the starts of this check
-        generator = densities.generator("chains")
-        x = start_events(densities, origin, self.samples or 0, generator)
-        chains = Chains.at(densities, x, generator, progress)
-        chains.sweep(self.burn_in // 4)
-        early = densities.log_target(chains.x).cpu()
-        chains.sweep(self.burn_in - self.burn_in // 4)
-        now = densities.log_target(chains.x).cpu()
-        score, moved = drift(early, now), abs(float((now - early).mean()))
-        x, total = chains.x, torch.zeros(len(chains.x), dtype=torch.float64, device=chains.x.device)
-        for low, high in tracked(list(itertools.pairwise(betas))[::-1], "annealing back", progress):
-            x = path.advance(x, high, generator, reverse=True)
-            total += path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
-        doubts = []
-        if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
-            doubts.append(
-                f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
-                "the upper bound may be invalid"
-            )
-        return path.log_z + total.cpu(), chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
 def temperatures(schedule: str | int) -> list[float]:
@@ -180,28 +126,27 @@ def temperatures(schedule: str | int) -> list[float]:
     return [k / (schedule - 1) for k in range(schedule)]
 
 
-def _fixed_path(densities: Densities, given: Any, reverse: bool) -> Any:
-    r"""The path of the user's or of the target's own, or one whose sweeps can be reversed.
-
-    None stands for limbeck's best path in one direction.
-    """
+def _fixed_path(densities: Densities, given: Any) -> Any:
+    r"""The path of the user's or of the target's own, if it ends at the target; or else None."""
     target = densities.target
     build = getattr(target if given is None else given, "path", None)
-    if given is None and (isinstance(target, RBM | Energy) or not callable(build)):
-        if not reverse:
-            return None
-        if not densities.support.discrete:
-            raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        if not isinstance(target, RBM):
-            return path_of(densities, pairs=False)
-        generator = densities.generator("base")
-        chains = target.advance(target.start(1000, generator), 200, generator)
-        return target.path(base_biases(chains))
+    if given is None and (isinstance(target, RBM) or not callable(build)):
+        return None
     path: Path = build() if callable(build) else given
-    needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
+    needed = ("log_z", "sample", "log_unnormalized", "climb")
     if missing := [name for name in needed if not hasattr(path, name)]:
         received = f"a {type(path).__name__} without {' and '.join(missing)}"
         raise ArgumentError("path", received, "a path; see limbeck.models.energy.Path")
+    if not callable(path.log_unnormalized):
+        return path
+    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+    end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
+    both = end.isfinite() & log_p.isfinite()
+    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
+    differ = (end - log_p)[both].abs() > 1e-3 * scale
+    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
+        received = "a path whose log density at beta=1.0 is not that of the target"
+        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
     return path
 
 
@@ -322,7 +267,7 @@ class Annealing:
     def _plan(self, std_error: float | None, end: float) -> tuple[int, int, float]:
         r"""The number of runs and of steps, and the standard error that these should have."""
         size, left = self.densities.support.size, max(end - time.monotonic(), 0.01)
-        most = max(MIN_RUNS, MAX_NUMBERS // size)
+        most = max(MIN_RUNS, min(MAX_NUMBERS // size, MAX_RUNS))
         least = min(max(MIN_RUNS, OVERHEAD // size), ENOUGH_RUNS)
         best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
         for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
@@ -389,18 +334,3 @@ class Annealing:
         x = self.path.events(x) if hasattr(self.path, "events") else x
         paths.check_pairs(self.path, self.densities, x)
         return total, x
-
-
-@torch.no_grad()
-def check_path(path: Any, densities: Densities) -> None:
-    r"""Refuse a path of the user's that does not end at the target."""
-    if isinstance(path, PairwisePath | GaussianPath) or not callable(path.log_unnormalized):
-        return
-    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
-    end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
-    both = end.isfinite() & log_p.isfinite()
-    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
-    differ = (end - log_p)[both].abs() > 1e-3 * scale
-    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
-        received = "a path whose log density at beta=1.0 is not that of the target"
-        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")

@@ -149,7 +149,7 @@ def log_partition(
             method = choose_method(target) if exact else "bridge"
             if method == "bridge" and proposal is None:
                 method = "ais"
-                given = (settings.get(name) for name in ("samples", "schedule", "reverse"))
+                given = (settings.get(name) for name in ("samples", "schedule"))
                 if not any((*budget.values(), *given)):
                     budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
         if method == "ais" and any(budget.values()):
