@@ -17,8 +17,8 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Path
 from limbeck.models.rbm import RBM
 from limbeck.normalization import paths
-from limbeck.normalization.densities import EVENTS, Densities, tail_doubts
-from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean
+from limbeck.normalization.densities import EVENTS, Densities
+from limbeck.normalization.estimate import Estimate, Method, Start, log_mean
 from limbeck.normalization.paths import along_path
 from limbeck.progress import announce, tracked
 from limbeck.samplers.diagnostics import weights_effective_size
@@ -107,7 +107,6 @@ class AIS(Method):
         z = self._mean_of_weights(forward, "weights of the runs")
         z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
         z.sweeps = annealing.sweeps
-        z.verdict = Verdict((*z.verdict.doubts, *tail_doubts(densities, x)))
         return z, x[:, None], forward
 
 

@@ -17,7 +17,6 @@ from limbeck.normalization.densities import (
     Densities,
     function_name,
     function_values,
-    tail_doubts,
 )
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
 from limbeck.samplers import diagnostics
@@ -123,7 +122,7 @@ class Bridge(Method):
             ratios = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
             gaps = [abs(fit_bridge(ratio, logs.ratio).log_z - fit.log_z) for ratio in ratios]
             error = math.hypot(error, max(gaps))
-        doubts += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
+        doubts += _doubts(fit, target, logs, densities)
         scores["balance_z"], reasons = self._balance(
             densities, fit, proposed, logs.ratio, x, target.ratio
         )

@@ -241,11 +241,11 @@ def normalize(
         elif isinstance(objective, str):
             objective = getattr(losses, objective)()
         result = train(target, student, source, objective, training)
-    settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
+        settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
+        settings |= {} if adversary is None else adversary.outcome()
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
-        settings |= {} if adversary is None else adversary.outcome()
         if not getattr(target, "exact", True):
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
-from limbeck.normalization.densities import Densities, check_target, tail_doubts
+from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
 from limbeck.normalization.paths import LinearPath, along_path, check_pairs, path_of
 from limbeck.progress import tracked
@@ -66,11 +66,9 @@ class Tempering(Method):
         drift = difference(effect[:, :half], effect[:, half:])
         rates, value = run.swap_rates(), run.path.log_z + float(log_z[-1])
         integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
-        x = run.events
-        doubts = tail_doubts(densities, x.flatten(0, 1))
+        doubts = run.doubts()
         if size < 100:
             doubts.append(f"{size:.0f} effective draws are too few to know the error")
-        doubts += run.doubts()
         if abs(drift) > SIGNIFICANT:
             doubts.append(f"ladders still drift (z = {drift:.1f}); increase burn_in")
         if (spread := r_hat(effect)) > 1.1:
@@ -85,7 +83,7 @@ class Tempering(Method):
             },
             samples=self.ladders * run.draws, sweeps=run.sweeps,
         )  # fmt: skip
-        return z, x, None
+        return z, run.events, None
 
     def _run(self, densities: Densities, path: LinearPath, top: float, progress: bool) -> Replicas:
         r"""Ladders with draws at all levels from t = 0 to `top` of a path."""

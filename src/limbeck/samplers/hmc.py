@@ -16,6 +16,8 @@ from limbeck.progress import tracked
 from limbeck.samplers.base import Numbers, Sampler
 
 MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
+LENGTH = 2.4  # of the longest trajectory, in units of the scale; the shortest is a third of it
+MAX_STEPS = 500  # of a trajectory
 DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
 
 
@@ -139,10 +141,7 @@ class HMC(Sampler):
         step_size: The first step size, in units of the scale. Default: dim^(−1/4).
         scale: Standard deviations (dim,) of the coordinates, or a Cholesky factor
             (dim, dim) of their covariance. Default: ones.
-        length: The longest trajectory, in units of the scale; the shortest is a third of it.
-            Default: 2.4.
         acceptance: The mean acceptance that the step size is adapted to. Default: 0.8.
-        max_steps: The most steps of a trajectory. Default: 500.
         seed: The generator's seed. Default: 0.
         generator: A generator instead of the seed. Default: None.
 
@@ -165,12 +164,12 @@ class HMC(Sampler):
         self, log_density: arg.Function[Callable[[Tensor], Tensor]],
         start: arg.UserObject[Numbers], *, step_size: arg.Positive | None = None,
         scale: arg.UserObject[Numbers | None] = None,
-        length: arg.Positive = 2.4, acceptance: arg.InnerFraction = 0.8,
-        max_steps: arg.Count = 500, seed: arg.Seed = 0, generator: torch.Generator | None = None,
+        acceptance: arg.InnerFraction = 0.8, seed: arg.Seed = 0,
+        generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
         coordinates = self.dim
-        self.length, self.target, self.max_steps = length, acceptance, max_steps
+        self.target = acceptance
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
         given = 1.0 if scale is None else scale
         factor = as_numbers(given, "scale").to(self._x, copy=True)
@@ -244,7 +243,7 @@ class HMC(Sampler):
 
     @torch.no_grad()
     def _sweep(self, step: float) -> Move:
-        most = min(max(1, math.ceil(self.length / step)), self.max_steps)
+        most = min(math.ceil(LENGTH / step), MAX_STEPS)
         place: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
         count = int(torch.randint(math.ceil(most / 3), most + 1, (), **place))
         here = Point(self._x, self._log, self._slope)
