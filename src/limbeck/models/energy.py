@@ -246,8 +246,6 @@ class Energy(Unnormalized):
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
-        if known is not None and known.shape != x.shape[:1]:
-            raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
             return pairs.sweep(x, sweeps, generator, beta)

@@ -12,12 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
-from limbeck.normalization.densities import (
-    MAX_DRAWS,
-    Densities,
-    function_name,
-    function_values,
-)
+from limbeck.normalization.densities import Densities
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
@@ -26,6 +21,8 @@ from limbeck.verdict import Verdict
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
+MAX_DRAWS = 20_000  # that test functions are evaluated at
+VARIABLES, SUMS = 32, 16  # test functions: variables, and sums of all of them with random signs
 LIMIT = 5.0  # a z-score that chance gives in 1 of 10⁴ checks, of a hundred test functions each
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain
 Starts = tuple[str | Tensor, ...]
@@ -195,7 +192,7 @@ class Bridge(Method):
         chains = max(1, MAX_DRAWS // x.shape[1])
         x, target_ratio = x[:chains], target_ratio[:chains].flatten()
         proposed, draws = proposed[:MAX_DRAWS], x.flatten(0, 1)
-        values = function_values(densities, torch.cat([proposed, draws]), proposed, draws)
+        values = function_values(densities, proposed, draws)
         # where the proposal is what a wrong sampler leads to, log p̃/q is what tells them apart
         known = torch.cat([log_ratio[:MAX_DRAWS], target_ratio])
         low, high = known[known.isfinite()].quantile(known.new_tensor([0.005, 0.995]))
@@ -380,3 +377,38 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
         reasons.append(f"target and proposal hardly overlap (in about {fit.inside:.2g} draws)")
     seen = torch.cat([target.target.flatten(), proposal.target])
     return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)
+
+
+@torch.no_grad()
+def function_values(densities: Densities, *events: Tensor) -> list[Tensor]:
+    r"""Bounded functions (n, k) of events: log p̃, some variables, sums of variables, and squares.
+
+    Values are cut at their 0.5% quantiles, so that tails do not decide.
+    """
+    size, device = densities.support.size, events[0].device
+    signs = torch.randint(2, (size, SUMS), generator=densities.generator("signs"), device=device)
+    signs = torch.cat([torch.ones_like(signs[:, :1]), 2 * signs - 1], 1).double()
+    parts = list[Tensor]()
+    for x in events:
+        rows = x.flatten(1).double()
+        some = rows[:, :: math.ceil(size / VARIABLES)]
+        parts.append(torch.cat([densities.log_target(x)[:, None], rows @ signs, some], 1))
+    known = torch.cat(parts)[:MAX_DRAWS]
+    known = torch.where(known.isfinite(), known, known[known.isfinite()].mean())
+    low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
+    centre = known.median(0).values
+    parts = [part.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high) for part in parts]
+    return [torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts]
+
+
+def function_name(number: int, size: int) -> str:
+    r"""What a test function is, for messages."""
+    step = math.ceil(size / VARIABLES)
+    count = 2 + SUMS + math.ceil(size / step)
+    if number >= count:
+        return f"the square of {function_name(number - count, size)}"
+    if number == 0:
+        return "log p̃"
+    if number < 2 + SUMS:
+        return "a sum of all variables" + " with random signs" * (number > 1)
+    return f"variable {(number - 2 - SUMS) * step}"

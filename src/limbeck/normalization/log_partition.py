@@ -178,7 +178,6 @@ def log_partition(
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
-        densities.check_target(target, chains=method.name == "bridge")
         device, _ = densities.place_of(target)
         options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
         options |= {"device": device, "seed": seed, "progress": progress}
