@@ -20,6 +20,7 @@ CLASSIFIER_STEPS = 3  # for each step of the student, which it has to follow
 OWN_STEPS = 100  # of the classifier, before it measures how far student and target are apart
 PENALTY = 0.05  # of its squared slopes (Mescheder et al. 2018), without which both oscillate
 MAX_SIGNAL = 5.0  # nats, of a single sample
+FAR_APART = 0.1  # nats of their divergence; log 2 is the most that there can be
 ROWS = 4000  # samples of each kind that student and target are compared by
 
 
@@ -117,7 +118,7 @@ class Adversary(GradientUpdate):
     def outcome(self) -> dict[str, Any]:
         r"""Divergences before and after; a warning if the student is far from the target."""
         (first, first_error), (last, error) = self.before, self.divergence()
-        if last - first > 3 * math.hypot(first_error, error) or last > math.log(2) / 2:
+        if last - first > 3 * math.hypot(first_error, error) or last > FAR_APART:
             warnings.warn(
                 "adversarial training failed: the Jensen–Shannon divergence of student and target "
                 f'is {last:.2g} nats, and was {first:.2g} before; use another lr, or loss="kl"',
