@@ -43,6 +43,16 @@ def test_z_itself_is_unbiased_even_with_few_temperatures():
     assert z.lower_bound < log_z - 20 * z.lower_bound.std_error  # while the mean log is far below
 
 
+def test_the_lower_bound_closes_in_as_temperatures_grow():
+    rbm = random_rbm(scale=1.2)
+    gaps = []
+    for schedule in (5, 30, 200):
+        bound = annealed(rbm, schedule=schedule, samples=2000).lower_bound
+        gaps.append(table(rbm)[2] - bound)
+        assert gaps[-1] > -4 * bound.std_error
+    assert gaps[0] > 3 * gaps[1] > 6 * gaps[2]
+
+
 def test_the_result_says_what_was_done():
     rbm = random_rbm()
     z = annealed(rbm, samples=50, schedule=11)
