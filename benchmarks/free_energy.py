@@ -129,14 +129,15 @@ def tempering(model: tuple, seconds: float, seed: int) -> dict[str, float]:
         if spent > 0.2 * seconds:
             series.append(log.double())
     draws = torch.stack(series, 1)  # (ladders, draws, levels)
+    # as many as take a small share of the time; those left out are like their neighbours
+    thin = draws[:, :: max(1, math.ceil(draws.shape[1] * ladders * levels**2 / (2**19 * seconds)))]
     uniform, b = size * math.log(2), betas.double()
     bars = sum(
         fit_bridge(
-            (b[k + 1] - b[k]) * draws[:, :, k + 1], (b[k + 1] - b[k]) * draws[:, :, k].flatten()
+            (b[k + 1] - b[k]) * thin[:, :, k + 1], (b[k + 1] - b[k]) * thin[:, :, k].flatten()
         ).log_z
         for k in range(levels - 1)
     )
-    thin = draws[:, :: max(1, draws.shape[1] * ladders * levels**2 // 2**23)]
     log_z, *_ = mbar(b[:, None] * thin.flatten())
     return {
         "PT+BAR": uniform + bars,

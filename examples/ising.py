@@ -37,15 +37,13 @@ def checkerboard(temperature: float) -> Callable[..., Tensor]:
     They need a lattice of even size, and are many times faster than one site after the other.
     """
 
-    def advance(
-        x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None, beta: float = 1.0
-    ) -> Tensor:
+    def advance(x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None) -> Tensor:
         size = torch.arange(x.shape[1], device=x.device)
         black = (size[:, None] + size) % 2 == 0
         for _ in range(sweeps):
             for colour in (black, ~black):
                 around = x.roll(1, 1) + x.roll(-1, 1) + x.roll(1, 2) + x.roll(-1, 2)
-                up = torch.sigmoid(2 * beta / temperature * around)
+                up = torch.sigmoid(2 / temperature * around)
                 noise = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
                 x = torch.where(colour, 2.0 * (noise < up) - 1.0, x)
         return x

@@ -127,6 +127,20 @@ def test_a_gap_too_small_for_so_few_draws_is_counted_in_with_the_error():
     assert low < log_z(0.6) < high
 
 
+@pytest.mark.parametrize(("share", "missed"), [(0.02, True), (0.004, False)])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_visit_where_ten_are_expected_is_a_miss_and_where_two_are_it_may_be_chance(
+    share, missed, seed
+):
+    r"""A flat density with a spike, of which chance leaves one of ten out in 1 of 20,000 runs."""
+    height = math.log(share / (1 - share)) + 40 * math.log(2)
+    target = Energy(lambda x: torch.where(x.sum(1) == 0, -height, 0.0), Binary(40))
+    z = estimate(target, method="ais", schedule=50, samples=500, seed=seed)
+    assert z.verdict.trustworthy != missed
+    low, high = z.interval()
+    assert low < 40 * math.log(2) - math.log1p(-share) < high
+
+
 @pytest.mark.parametrize("way", ["bridge", "importance"])
 def test_a_planted_pattern_is_found_by_climbing(way):
     pattern = 2.0 * torch.randint(2, (SIZE,), generator=generator(5)) - 1

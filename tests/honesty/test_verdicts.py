@@ -105,14 +105,6 @@ def test_chains_whose_advance_moves_nothing_are_unchecked():
     assert "no chain has moved" in str(z.verdict)
 
 
-def test_an_upper_bound_of_draws_that_were_never_moved_is_unchecked():
-    rbm = random_rbm(scale=0.3)
-    settings = {"method": "ais", "schedule": 20, "reverse": True, "samples": 1000}
-    z = log_z(rbm, None, burn_in=0, **settings)
-    assert any("burn_in=0" in reason for reason in z.verdict.unchecked)
-    assert log_z(rbm, None, **settings).verdict.trustworthy
-
-
 def test_importance_sampling_without_sweeps_of_the_target_is_unchecked():
     class Bare:
         def __init__(self, target):
@@ -127,11 +119,11 @@ def test_importance_sampling_without_sweeps_of_the_target_is_unchecked():
 
 def test_the_command_exits_with_three_where_log_z_is_unchecked(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    rbm = lb.RBM.random(6, 3, 0.3, torch.Generator().manual_seed(0))
+    rbm = lb.RBM.random(6, 3, 0.05, torch.Generator().manual_seed(0))
     rbm.save("rbm.npz")
-    words = ["logz", "rbm.npz", "--method", "ais", "--temperatures", "20", "--reverse"]
+    words = ["logz", "rbm.npz", "--method", "bridge", "--steps", "20"]
     words += ["--samples", "500", "--quiet", "--json"]
-    for sweeps, code in (("0", 3), ("50", 0)):
+    for sweeps, code in (("1", 3), ("50", 0)):
         command = ["limbeck", *words, "--burn-in", sweeps, "--out", sweeps]
         monkeypatch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit) as ended:
@@ -158,31 +150,6 @@ def test_a_second_start_does_not_replace_that_of_the_bridge(start, second):
     z = log_z(two_modes(), one_mode_student(), start=start, second_start=second)
     assert z.verdict.state == "doubtful"
     assert any("two starts disagree" in reason for reason in z.verdict.reasons)
-
-
-def test_a_start_does_not_replace_that_of_the_way_back():
-    # A path that never leaves the zeros, and a way back that is told to begin there.
-    class Coins:
-        support, log_z = two_modes().support, MODES * math.log1p(math.exp(-4))
-
-        def sample(self, n, generator=None):
-            return (
-                torch.rand(n, MODES, generator=generator).double() < torch.tensor(-4.0).sigmoid()
-            ).double()
-
-        def log_unnormalized(self, x, beta):
-            return (1 - beta) * -4 * x.sum(1) + beta * two_modes().log_unnormalized(x)
-
-        def advance(self, x, beta, generator=None, *, reverse=False):
-            return x
-
-        def climb(self, x, before, after, generator=None):
-            return self.log_unnormalized(x, after) - self.log_unnormalized(x, before), x
-
-    settings = {"method": "ais", "path": Coins(), "schedule": 5, "reverse": True, "samples": 1000}
-    z = log_z(two_modes(), None, start=torch.zeros(3, MODES), **settings)
-    assert z.value == pytest.approx(HALF, abs=0.01)
-    assert not z.verdict.trustworthy
 
 
 def test_a_start_is_the_way_out_where_the_targets_own_have_no_mass():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import limbeck as lb
 from limbeck.models.energy import Energy, Target
+from limbeck.normalization.paths import SitePath
 from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused
 
@@ -97,38 +98,17 @@ def test_the_users_own_sweeps_are_used_for_the_target_and_not_for_its_powers():
     x = Spins(4).start(50, generator(1))
     assert torch.equal(energy.advance(x, 7, g), x)
     assert calls == [(7, g)]
-    assert not torch.equal(energy.path().advance(x, 0.5, g), x)
+    assert not torch.equal(SitePath(energy, Spins(4)).advance(x, 0.5, g), x)
     assert len(calls) == 1
-
-
-@pytest.mark.parametrize("knows", ["reverse", "not"])
-def test_sweeps_that_take_beta_serve_the_path(knows):
-    seen = []
-
-    def tempered(x, sweeps=1, generator=None, beta=1.0):
-        seen.append((sweeps, beta))
-        return x
-
-    def reversible(x, sweeps=1, generator=None, *, beta=1.0, reverse=False):
-        seen.append((sweeps, beta, reverse))
-        return x
-
-    own = reversible if knows == "reverse" else tempered
-    path = Energy(ring, Spins(4), advance=own).path()
-    x = Spins(4).start(5, generator())
-    path.advance(x, 0.25, generator(), reverse=True)
-    path.climb(x, 0.25, 0.5, generator())
-    expected = [(1, 0.25, True), (1, 0.5, False)]
-    assert seen == [each if knows == "reverse" else each[:2] for each in expected]
 
 
 def test_the_path_goes_from_uniform_to_the_target():
     energy = Energy(ring, Spins(4), temperature=1.3)
-    path, x = energy.path(), Spins(4).enumerate(0, 16, dtype=DOUBLE)
+    path, x = SitePath(energy, Spins(4)), Spins(4).enumerate(0, 16, dtype=DOUBLE)
     assert path.log_z == pytest.approx(4 * math.log(2))
-    assert path.log_z == pytest.approx(path.log_unnormalized(x, 0.0).logsumexp(0).item())
-    for beta in (0.0, 0.4, 1.0):
-        torch.testing.assert_close(path.log_unnormalized(x, beta), -beta * ring(x) / 1.3)
+    base, log = path.parts(x)
+    torch.testing.assert_close(base, torch.zeros(16, dtype=DOUBLE))
+    torch.testing.assert_close(log, -ring(x) / 1.3)
     assert (
         chi_square(path.sample(3000, generator()), Energy(lambda x: 0 * x.sum(1), Spins(4))) > 0.001
     )
@@ -137,20 +117,19 @@ def test_the_path_goes_from_uniform_to_the_target():
     assert torch.equal(moved, path.advance(x, 0.7, generator(5)))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_the_kernels_of_the_path_leave_its_densities_invariant(reverse):
+def test_the_kernels_of_the_path_leave_its_densities_invariant():
     energy, beta = Energy(ring, Spins(4)), 0.6
     start = torch.multinomial(
         (-beta * ring(Spins(4).enumerate(0, 16))).softmax(0), 5000, True, generator=generator(6)
     )
     x = Spins(4).enumerate(0, 16, dtype=DOUBLE)[start]
-    x = energy.path().advance(x, beta, generator(7), reverse=reverse)
+    x = SitePath(energy, Spins(4)).advance(x, beta, generator(7))
     assert chi_square(x, Energy(ring, Spins(4), temperature=1 / beta)) > 1e-3
 
 
 def test_annealing_by_hand_finds_the_exact_constant():
     energy = Energy(Quadratic(), Binary(4))
-    path, g, betas = energy.path(), generator(8), torch.linspace(0, 1, 21).tolist()
+    path, g, betas = SitePath(energy, Binary(4)), generator(8), torch.linspace(0, 1, 21).tolist()
     x, weight = path.sample(4000, g), torch.zeros(4000, dtype=DOUBLE)
     assert x.dtype == DOUBLE, "the type that the energy computes with"
     for before, after in itertools.pairwise(betas):
@@ -166,8 +145,7 @@ def test_forbidden_events_on_the_path():
         return torch.where((x * x.roll(1, 1)).sum(1) > 0, math.inf, -x.sum(1))
 
     energy = Energy(no_neighbours, Binary(5))
-    path, x = energy.path(), Binary(5).enumerate(0, 32)
-    assert (path.log_unnormalized(x, 0.0) == 0).all()
+    path, x = SitePath(energy, Binary(5)), Binary(5).enumerate(0, 32)
     for before in (0.0, 0.5):
         gain, moved = path.climb(x, before, 1.0, generator())
         assert not gain.isnan().any()
@@ -279,12 +257,6 @@ REFUSED = {
         "advance",
         r"None over Real\(2\)",
         r"advance\(x, sweeps, generator\)",
-    ),
-    "a path over the reals": (
-        lambda: Energy(ring, Real(2)).path(),
-        "path",
-        r"an energy over Real\(2\)",
-        "",
     ),
 }
 

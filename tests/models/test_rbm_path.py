@@ -72,7 +72,7 @@ def test_a_sweep_leaves_its_density_as_it_is_and_is_reversible(beta, tensor) -> 
     p = path.log_unnormalized(X, beta).softmax(0)
     start = torch.multinomial(p, n, replacement=True, generator=generator(4))
     given = torch.tensor(beta, dtype=DOUBLE) if tensor else beta
-    moved = path.advance(X[start], given, generator(5), reverse=tensor)
+    _, moved = path.climb(X[start], given, given, generator(5))
     end = (moved @ torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=DOUBLE)).long()
     pairs = torch.bincount(16 * start + end, minlength=256).reshape(16, 16).double()
     margin = pairs.sum(0) / n
@@ -90,7 +90,6 @@ def test_climbing_is_a_gain_and_a_sweep(before, after) -> None:
     expected = path.log_unnormalized(x, after) - path.log_unnormalized(x, before)
     torch.testing.assert_close(gain, expected)
     assert torch.equal(x, kept)
-    assert torch.equal(moved, path.advance(x, after, generator(2)))
     tensors = [torch.tensor(beta, dtype=DOUBLE) for beta in (before, after)]
     again, same = path.climb(x, *tensors, generator(2))
     torch.testing.assert_close(again, expected)
@@ -151,7 +150,6 @@ def test_base_biases_are_log_odds_of_the_data(kind) -> None:
         (lambda: model().path([0, 0, 0, math.nan]), "base", "^1 NaN", ""),
         (lambda: model().path().climb(X, 0.5, 1.5), "after", "^1.5$", "a number from 0"),
         (lambda: model().path().climb(X, -0.5, 1), "before", "^-0.5$", ""),
-        (lambda: model().path().advance(X, math.nan), "beta", "^nan$", ""),
         (lambda: model().path().sample(-1), "n", "^-1$", ""),
         (
             lambda: base_biases([[0, 0.5]]),

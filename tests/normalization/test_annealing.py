@@ -1,7 +1,8 @@
-r"""Annealing: unbiased for Z, bounds on the right sides, schedules, paths that are not there."""
+r"""Annealing: unbiased for Z, a lower bound, schedules, paths that are not there."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from limbeck.models.energy import Energy
+from limbeck.normalization import paths
 from limbeck.normalization.annealing import temperatures
+from limbeck.normalization.densities import Densities
 from limbeck.normalization.log_partition import exact_log_z, log_partition
-from limbeck.supports import Real, Spins
+from limbeck.supports import Real, Spins, States
 from tests.normalization.small import generator, random_rbm, table
 from tests.refusals import refused
 
@@ -40,67 +43,14 @@ def test_z_itself_is_unbiased_even_with_few_temperatures():
     assert z.lower_bound < log_z - 20 * z.lower_bound.std_error  # while the mean log is far below
 
 
-def test_the_two_ways_hold_log_z_between_them_and_close_in_as_temperatures_grow():
+def test_the_lower_bound_closes_in_as_temperatures_grow():
     rbm = random_rbm(scale=1.2)
-    log_z = table(rbm)[2]
     gaps = []
     for schedule in (5, 30, 200):
-        z = annealed(rbm, schedule=schedule, samples=2000, reverse=True, burn_in=200)
-        for bound, side in ((z.lower_bound, 1), (z.upper_bound, -1)):
-            assert side * (log_z - bound) > -4 * bound.std_error
-        gaps.append(z.upper_bound - z.lower_bound)
-        both, error = z.diagnostics["both_ways"], z.diagnostics["both_ways_error"]
-        assert both == pytest.approx(log_z, abs=4 * error)
+        bound = annealed(rbm, schedule=schedule, samples=2000).lower_bound
+        gaps.append(table(rbm)[2] - bound)
+        assert gaps[-1] > -4 * bound.std_error
     assert gaps[0] > 3 * gaps[1] > 6 * gaps[2]
-
-
-def test_energies_have_the_reversed_kernel_they_need():
-    # Site-wise sweeps in a fixed order are not their own reversal.
-    couplings = torch.randn(8, 8, generator=generator(1), dtype=torch.float64) / 2
-    spins = Energy(lambda x: (x.double() @ couplings * x).sum(1), Spins(8))
-    log_z = float(spins.log_unnormalized(spins.support.enumerate(0, 256)).double().logsumexp(0))
-    z = annealed(spins, schedule=20, samples=4000, reverse=True, burn_in=50)
-    assert z.verdict.trustworthy, z.verdict
-    assert z.value == pytest.approx(log_z, abs=4 * z.std_error)
-    both, error = z.diagnostics["both_ways"], z.diagnostics["both_ways_error"]
-    assert both == pytest.approx(log_z, abs=4 * error)
-    assert z.lower_bound < log_z < z.upper_bound
-
-
-def test_the_way_back_takes_the_reversed_kernels_in_reversed_order():
-    rbm = random_rbm()
-    path, told = rbm.path(), []
-
-    class Told:
-        log_z, sample, climb = path.log_z, path.sample, path.climb
-        log_unnormalized = path.log_unnormalized
-
-        def advance(self, x, beta, generator=None, *, reverse=False):
-            told.append((beta, reverse))
-            return path.advance(x, beta, generator, reverse=reverse)
-
-    annealed(rbm, path=Told(), schedule=5, reverse=True, samples=20, burn_in=5)
-    assert told == [(1.0, True), (0.75, True), (0.5, True), (0.25, True)]
-
-
-def test_bounds_the_wrong_way_round_are_said():
-    # Draws of the target that are none, and kernels that leave them where they are.
-    rbm = random_rbm(scale=1.0)
-    path = rbm.path()
-    x, log, _ = table(rbm)
-    path.advance = lambda x, beta, generator=None, *, reverse=False: x
-    worst = x[log.argmin()][None]
-    z = annealed(rbm, path=path, reverse=True, burn_in=0, start=worst)
-    assert z.upper_bound < z.lower_bound
-    assert "the upper bound is below the lower one" in str(z.verdict)
-
-
-def test_an_estimate_that_the_way_back_contradicts_has_an_error_that_says_so():
-    rbm = random_rbm(scale=4.0, visible=14)
-    z = annealed(rbm, schedule=2, path=rbm.path(), reverse=True, burn_in=300, samples=2000)
-    assert "forward and reverse runs disagree" in str(z.verdict)
-    assert z.std_error > abs(z.diagnostics["both_ways"] - z.value) > 3
-    assert z.value == pytest.approx(table(rbm)[2], abs=3 * z.std_error)
 
 
 def test_the_result_says_what_was_done():
@@ -108,9 +58,6 @@ def test_the_result_says_what_was_done():
     z = annealed(rbm, samples=50, schedule=11)
     assert (z.method, z.samples, z.sweeps) == ("ais", 50, 500)
     assert z.upper_bound is None
-    both = annealed(rbm, samples=50, schedule=11, reverse=True, burn_in=7)
-    assert both.sweeps == 500 + 500 + 350
-    assert both.value == pytest.approx(z.value, abs=5 * (z.std_error + both.std_error))
     assert annealed(rbm, samples=50, schedule=11, seed=1).value != z.value
 
 
@@ -119,24 +66,6 @@ def test_hasty_annealing_is_not_trusted():
     z = annealed(rbm, schedule=2, path=rbm.path())
     assert not z.verdict.trustworthy
     assert abs(annealed(rbm, schedule=2).value - exact_log_z(rbm)) < abs(z.value - exact_log_z(rbm))
-
-
-def test_target_draws_that_are_none_are_said():
-    rbm = random_rbm(scale=2.0, seed=4)
-
-    def slowly(x, sweeps=1, generator=None):
-        moved = type(rbm).advance(rbm, x, 1, generator)
-        stay = torch.rand(len(x), 1, generator=generator) < 0.98**sweeps
-        return torch.where(stay, x, moved)
-
-    rbm.advance = slowly
-    z = annealed(rbm, reverse=True, burn_in=40)
-    assert "chains still drift" in str(z.verdict)
-    assert annealed(rbm, reverse=True, burn_in=6000).verdict.trustworthy
-    rbm.exact = False
-    z = annealed(rbm, reverse=True, burn_in=100)
-    assert "not exact" in str(z.verdict)
-    assert "not exact" not in str(annealed(rbm).verdict)  # forward needs no samples of the target
 
 
 def test_the_schedule_of_2008():
@@ -185,27 +114,12 @@ def test_a_path_that_is_none_is_refused():
     half.path = lambda: object()
     with refused("path", "an? object without log_z and sample"):
         annealed(half)
-    real = Energy(lambda x: x.square().sum(1), Real(2))
-    with refused("reverse", "True"):
-        annealed(real, reverse=True)
 
 
 def test_a_target_without_a_path_is_annealed_site_by_site():
     rbm = random_rbm(scale=1.0, visible=8)
     z = annealed(Bare(rbm), samples=1000)
     assert z.value == pytest.approx(table(rbm)[2], abs=4 * z.std_error)
-
-
-def test_pairs_of_sites_without_a_path_are_annealed_both_ways():
-    ring = Energy(lambda x: -0.5 * (x * x.roll(1, 1)).sum(1), Spins(8))
-
-    class Ring:
-        support, log_unnormalized = ring.support, staticmethod(ring.log_unnormalized)
-        advance = staticmethod(ring.advance)
-
-    z = annealed(Ring(), samples=1000, schedule=30, reverse=True, burn_in=50)
-    assert z.value == pytest.approx(exact_log_z(ring), abs=4 * z.std_error)
-    assert z.lower_bound < exact_log_z(ring) < z.upper_bound
 
 
 def correlated(dim, seed=0):
@@ -253,7 +167,7 @@ def test_weights_that_are_no_numbers_are_refused():
         def climb(self, x, before, after, generator=None):
             return torch.full((len(x),), math.nan), x
 
-        log_unnormalized = advance = None
+        log_unnormalized = None
 
     with refused("target", "log weights such as nan"):
         annealed(random_rbm(), path=Broken())
@@ -265,6 +179,31 @@ def test_rounding_is_part_of_the_error_where_weights_are_equal():
     truth = float((2 * fields.double().cosh()).log().sum())
     z = log_partition(target, exact=False, progress=False)
     assert abs(z.value - truth) < 4 * z.std_error < 1e-3
+
+
+@pytest.mark.parametrize("support", [Spins(16, 16), States(3, 8, 8)])
+def test_rounding_does_not_add_up_over_many_temperatures(monkeypatch, support):
+    # it was the same in all runs: log Z of a cold lattice was 0.07 too high, with an error of 0.01
+    def energy(x):
+        return -1.7 * sum((x == x.roll(1, k)).to(x.dtype).sum((1, 2)) for k in (1, 2))
+
+    path = paths.path_of(Densities(Energy(energy, support, temperature=1.5)))
+    assert isinstance(path, paths.PairwisePath)
+    monkeypatch.setattr(paths, "draw_values", lambda odds, others, generator, out: None)
+    exact = copy.copy(path)
+    exact.pairs, exact.base = path.pairs.to(path.base.double()), path.base.double()
+    totals, steps = [], 3000
+    for each in (path, exact):
+        features = torch.zeros(len(path.base), 2).to(each.base)
+        features[:: path.others] = 1.0  # all have the second value
+        features[: 9 * path.others, 1] = 0.0
+        x, total = each._state(features), torch.zeros(2, dtype=torch.float64)
+        for k in range(steps):
+            gain, x = each.climb(x, k / steps, (k + 1) / steps, None)
+            total += gain
+        totals.append(total)
+    assert (totals[0] - totals[1]).abs().max() < 5e-5
+    assert totals[1].min() > 50
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_every_method_prints_and_can_be_written(method):
 OBJECTS = {
     "bridge": lb.Bridge(samples=400, burn_in=50, kernel="mixed"),
     "importance": lb.Importance(samples=400),
-    "ais": lb.AIS(samples=100, schedule=20, reverse=True, burn_in=10),
+    "ais": lb.AIS(samples=100, schedule=20),
     "exact": lb.Exact(),
 }
 

@@ -37,7 +37,6 @@ def normals(
 def test_the_root_is_found_to_ten_figures_whatever_the_overlap(mean, scale, m):
     target, proposal = normals(mean, scale, 500, 0, m)
     fit = fit_bridge(target, proposal)
-    assert fit.converged
     assert fit.share == 500 / (500 + m)
     assert float(fit.f_proposal.mean() / fit.f_target.mean()) == pytest.approx(1, abs=1e-9)
     assert torch.allclose(fit.tilt(proposal), fit.share * fit.f_proposal)
@@ -51,7 +50,6 @@ def test_the_root_is_found_to_ten_figures_whatever_the_overlap(mean, scale, m):
 )
 def test_any_log_ratios_have_a_root_between_them(target, proposal):
     fit = fit_bridge(torch.tensor(target).double()[:, None], torch.tensor(proposal).double())
-    assert fit.converged
     ends = [*target, *proposal]
     slack = abs(math.log(len(target) / len(proposal))) + 1e-4
     assert min(ends) - slack <= fit.log_z <= max(ends) + slack
@@ -125,7 +123,6 @@ def test_regions_without_mass_of_one_side_count_as_no_overlap():
     assert fit.log_z == pytest.approx(math.log(3), abs=1e-9)
     assert fit.overlap == pytest.approx(2 / 3)
     nowhere = fit_bridge(torch.full((5, 1), math.inf), torch.zeros(5))
-    assert not nowhere.converged
     assert nowhere.log_z == math.inf
 
 

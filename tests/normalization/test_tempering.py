@@ -115,22 +115,6 @@ def test_modes_that_sweeps_never_leave_are_both_visited():
     assert 0.3 < x.mean() < 0.7
 
 
-def test_a_sampler_of_the_users_own_is_used_at_every_level():
-    betas = set()
-
-    def advance(x, sweeps, generator, beta=1.0):
-        betas.add(beta)
-        for _ in range(sweeps):
-            odds = torch.full_like(x, 0.8 * beta)  # independent bits: exact draws
-            x = (torch.rand(x.shape, generator=generator) < odds.sigmoid()).to(x.dtype)
-        return x
-
-    target = lb.Energy(lambda x: -0.8 * x.sum(1), lb.Binary(6), advance=advance)
-    z = tempered(target, samples=400)
-    assert z.value == pytest.approx(6 * math.log1p(math.exp(0.8)), abs=4 * z.std_error)
-    assert len(betas) > 3
-
-
 def test_an_event_that_differs_from_pairs_leads_back_to_sweeps_by_sites():
     def walled(x):  # random events are never near the corner where it differs
         return -x.sum(1) - 100 * (x.sum(1) > 33).to(x.dtype)

@@ -1,4 +1,4 @@
-r"""HMC: the integrator, the distribution it leaves invariant, adaptation, supports, refusals."""
+r"""HMC: the integrator, the distribution it leaves invariant, adaptation, refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Beta, Dirichlet, Gamma, constraints
 
 import limbeck as lb
 from limbeck.errors import NotDifferentiableError
@@ -115,29 +114,6 @@ def test_the_posterior_of_a_linear_regression():
     assert sampler.divergences == 0
 
 
-@pytest.mark.parametrize(
-    ("support", "law"),
-    [
-        (constraints.positive, Gamma(torch.tensor([2.0, 5.0]), torch.tensor([1.0, 3.0]))),
-        (constraints.unit_interval, Beta(torch.tensor([2.0, 5.0]), torch.tensor([1.0, 3.0]))),
-        (constraints.simplex, Dirichlet(torch.tensor([2.0, 3.0, 5.0]))),
-    ],
-)
-def test_moments_on_other_supports(support, law):
-    start = law.expand((100, *law.batch_shape) if law.batch_shape else (100,)).sample()
-
-    def log_density(x):
-        return law.log_prob(x).reshape(len(x), -1).sum(1)
-
-    sampler = HMC(log_density, start, support=support).burn_in(60)
-    draws = torch.stack([sampler.step() for _ in range(100)], 1)
-    assert support.check(draws.flatten(0, 1)).all()
-    for place in range(draws.shape[2]):
-        series = draws[:, :, place]
-        error = float(law.variance[place]) ** 0.5 / math.sqrt(effective_size(series))
-        assert abs(float(series.mean() - law.mean[place])) < 4.5 * error
-
-
 def test_a_hundred_correlated_coordinates_mix():
     generator = torch.Generator().manual_seed(0)
     Q, _ = torch.linalg.qr(torch.randn(100, 100, dtype=torch.float64, generator=generator))
@@ -199,10 +175,6 @@ def test_refusals():
         HMC(lambda x: x.sum(1) * math.nan, start)
     with refused("log_density", "shape"):
         HMC(lambda x: x.sum(), start)
-    with refused("start", "outside"):
-        HMC(lambda x: x.sum(1), start - 1, support=constraints.positive)
-    with refused("support"):
-        HMC(lambda x: x.sum(1), start, support=constraints.boolean)
     with refused("scale"):
         HMC(lambda x: x.sum(1), start, scale=[1.0, -1.0])
     with pytest.raises(NotDifferentiableError, match="Slice"):

@@ -58,15 +58,15 @@ def test_sites_without_couplings_are_swept_together():
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize(("beta", "reverse"), [(1.0, False), (0.5, True), (0.0, False)])
-def test_sweeps_leave_the_density_invariant(name, beta, reverse):
+@pytest.mark.parametrize("beta", [1.0, 0.5, 0.0])
+def test_sweeps_leave_the_density_invariant(name, beta):
     target = TARGETS[name]
     support = target.support
     events = support.enumerate(0, support.count**support.size)
     probability = (beta * target.log_unnormalized(events).double()).softmax(0)
     chosen = torch.multinomial(probability, 40_000, True, generator=generator(1))
     pairs = Pairwise.of(target.log_unnormalized, support, events)
-    x = pairs.sweep(events[chosen], 2, generator(2), beta, reverse)
+    x = pairs.sweep(events[chosen], 2, generator(2), beta)
     codes = support.encode(x).flatten(1).long()
     numbers = (codes * support.count ** torch.arange(support.size).flip(0)).sum(1)
     counts = torch.bincount(numbers, minlength=len(events)).double()

@@ -127,7 +127,6 @@ def logz(
     kernel: str = Option("target", help="Bridge: how chains move: target, metropolis, mixed."),
     start: Path | None = Option(None, help="Events that chains start from, such as data."),
     temperatures: int | None = Option(None, help="AIS: temperatures. Default: 14,500.", min=2),
-    reverse: bool = Option(False, "--reverse", help="AIS: also anneal back, for an upper bound."),
     hidden: int | None = Option(None, help="Hidden units, if a student is distilled.", min=1),
 ) -> Outcome:  # fmt: skip
     r"""Estimate log Z of a target, and check whether the estimate can be trusted.
@@ -172,7 +171,7 @@ def logz(
         seconds = max(seconds - (time.monotonic() - began), 0.1 * seconds)
     z = lb.log_partition(
         model, density, method=method, std_error=std_error, seconds=seconds, samples=samples,
-        burn_in=burn_in, start=events, reverse=reverse, chains=chains, thin=thin, kernel=kernel,
+        burn_in=burn_in, start=events, chains=chains, thin=thin, kernel=kernel,
         schedule=temperatures, seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

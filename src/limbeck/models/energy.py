@@ -17,7 +17,6 @@ from limbeck.arguments import CountFromZero, Flag, UserObject, checked_arguments
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
-from limbeck.samplers.chains import float_tensor
 from limbeck.samplers.gibbs import as_power, sweep
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
@@ -60,11 +59,6 @@ class Path(Protocol):
 
     def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
         r"""log p̃_β(x), (n,)."""
-
-    def advance(
-        self, x: Tensor, beta: float, generator: Generator = None, *, reverse: bool = False
-    ) -> Tensor:
-        r"""One sweep that leaves p_β invariant; `reverse` gives the time-reversed kernel."""
 
     def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
         r"""log p̃_after(x) − log p̃_before(x), (n,), and x advanced by a sweep under p_after."""
@@ -148,9 +142,9 @@ class Energy(Unnormalized):
         support: The support of x: `Binary`, `Spins`, `States` or `Real`.
         temperature: Divides the energy; above zero. Default: 1.
         advance: `advance(x, sweeps, generator)` returns the chains after `sweeps` sweeps that leave
-            the density invariant; with a parameter `beta` from 0 to 1, exp(−β fn / temperature),
-            for annealing. Default: single-site Gibbs sampling; on `Real`, `lb.samplers.HMC`, or
-            slice sampling in one dimension and for energies that do not suit HMC.
+            the density invariant. Default: single-site Gibbs sampling; on `Real`,
+            `lb.samplers.HMC`, or slice sampling in one dimension and for energies that do not suit
+            HMC. Annealing uses the default, or a `path` of your own; see `lb.AIS`.
         exact: Whether `advance` leaves the density invariant exactly; if not, results from its
             samples are marked as doubtful. Default: True.
 
@@ -171,7 +165,8 @@ class Energy(Unnormalized):
         self.fn, self.support = fn, support
         self.temperature = temperature
         self.exact, self.sampler = exact, advance
-        self.tempers = advance is not None and "beta" in _parameters(advance)
+        if advance is not None:
+            _check_advance(advance)
         self._pairs: Pairwise | bool = True  # whether there may be couplings, or what they are
         # step size and scale of HMC by device and type, (0, None) where it does not suit
         self._adapted: dict[str, tuple[float, Maybe]] = {}
@@ -240,7 +235,7 @@ class Energy(Unnormalized):
     @checked_arguments
     def sites(
         self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None, *,
-        beta: UserObject[float | Tensor] = 1.0, reverse: Flag = False, known: Maybe = None,
+        beta: UserObject[float | Tensor] = 1.0, known: Maybe = None,
     ) -> Tensor:  # fmt: skip
         r"""Sweeps of site-wise Gibbs sampling that leave p̃(x)^β invariant.
 
@@ -253,10 +248,9 @@ class Energy(Unnormalized):
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
-            return pairs.sweep(x, sweeps, generator, beta, reverse)
-        options: Any = {"beta": beta, "reverse": reverse}
+            return pairs.sweep(x, sweeps, generator, beta)
         for _ in range(sweeps):
-            chains, known = sweep(log, chains, support, generator, known=known, **options)
+            chains, known = sweep(log, chains, support, generator, beta=beta, known=known)
         capturing = chains.is_cuda and torch.cuda.is_current_stream_capturing()
         if not capturing and chains.isnan().any() and not x.isnan().any():
             received = "energies that are NaN or −∞ at some events"
@@ -283,64 +277,8 @@ class Energy(Unnormalized):
         self._pairs = pairs
         return pairs
 
-    @checked_arguments
-    def advance_at(
-        self, x: Tensor, sweeps: CountFromZero, generator: Generator, *, beta: arg.Fraction,
-        reverse: Flag = False,
-    ) -> Tensor:  # fmt: skip
-        r"""Sweeps of the user's `advance` with its argument `beta`, which it must have."""
-        if self.sampler is None or not self.tempers:
-            raise ArgumentError("advance", "one without beta", "a function with an argument beta")
-        options = {"reverse": reverse} if "reverse" in _parameters(self.sampler) else {}
-        return _check_chains(self.sampler(x, sweeps, generator, beta=beta, **options), x)
-
-    def path(self) -> EnergyPath:
-        r"""The powers p̃(x)^β from the uniform distribution, β = 0, to the target, β = 1."""
-        return EnergyPath(self)
-
     def extra_repr(self) -> str:
         return f"support={self.support!r}, temperature={self.temperature:g}"
-
-
-class EnergyPath:
-    r"""The geometric path p̃_β(x) = p̃(x)^β from the uniform distribution over a discrete support."""
-
-    def __init__(self, energy: Energy) -> None:
-        if not isinstance(energy.support, Discrete):
-            received = f"an energy over {energy.support!r}"
-            raise ArgumentError("path", received, "a discrete support, where β = 0 is uniform")
-        self.energy = energy
-        self.support: Discrete = energy.support
-        self.log_z = self.support.log_count
-
-    def sample(self, n: int, generator: Generator = None) -> Tensor:
-        like = float_tensor(self.energy)
-        like = torch.empty(0) if like is None else like
-        device = like.device if generator is None else generator.device
-        return self.support.start(n, generator, device, like.dtype)
-
-    def log_unnormalized(self, x: Tensor, beta: float) -> Tensor:
-        return _power(self.energy.log_unnormalized(x), beta)
-
-    def advance(
-        self, x: Tensor, beta: float | Tensor, generator: Generator = None, *,
-        reverse: bool = False, known: Maybe = None,
-    ) -> Tensor:  # fmt: skip
-        if self.energy.tempers:
-            if isinstance(beta, Tensor):  # one of the user's calls for each
-                x = x.clone()
-                for level in beta.unique().tolist():
-                    x[beta == level] = self.advance(x[beta == level], level, generator)
-                return x
-            return self.energy.advance_at(x, 1, generator, beta=beta, reverse=reverse)
-        return self.energy.sites(x, 1, generator, beta=beta, reverse=reverse, known=known)
-
-    def climb(self, x: Tensor, before: float, after: float, generator: Generator = None) -> Pair:
-        with torch.no_grad():
-            log = self.energy.log_unnormalized(x)
-        gain = _power(log, after) - _power(log, before)
-        gain = torch.where(log == -math.inf, -math.inf, gain) if after > before else gain
-        return gain, self.advance(x, after, generator, known=log)
 
 
 def _check_chains(chains: object, x: Tensor) -> Tensor:
@@ -372,22 +310,16 @@ def _adapted(
     return (sampler.step_size, sampler.scale) if stable else (0.0, None)
 
 
-def _power(log: Tensor, beta: float) -> Tensor:
-    r"""β log p̃; at β = 0 it is 0 even for forbidden events."""
-    return log * beta if beta else torch.zeros_like(log)
-
-
-def _parameters(advance: Callable[..., Any]) -> list[str]:
-    r"""The names of the parameters of a user's `advance(x, sweeps, generator)`."""
+def _check_advance(advance: Callable[..., Any]) -> None:
+    r"""Refuse what cannot be called as `advance(x, sweeps, generator)`."""
     expected = "a function advance(x, sweeps, generator)"
     if not callable(advance):
         raise ArgumentError("advance", f"a {type(advance).__name__}", expected)
     try:
         signature = inspect.signature(advance)
     except (TypeError, ValueError):  # some built-in functions have no signature
-        return []
+        return
     try:
         signature.bind(None, 1, None)
     except TypeError:
         raise ArgumentError("advance", f"a function of {signature}", expected) from None
-    return list(signature.parameters)

@@ -86,9 +86,13 @@ class Flow(Specified):
     forward = log_prob
 
     @torch.no_grad()
-    @checked_arguments
     def sample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
         r"""Independent samples (n, D)."""
+        return self.rsample(n, generator)
+
+    @checked_arguments
+    def rsample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
+        r"""The same, differentiable with respect to the parameters."""
         z = random(torch.randn, (n, self.dim), self.shift, generator)
         x: Tensor = self.flow().transform.inv(z)
         return x * self.scale + self.shift

@@ -204,7 +204,7 @@ class RBMPath:
     r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
 
     At β = 0 bits are independent with log odds `base` (default: zeros; `base_biases(data)` makes
-    the path shorter), at β = 1 it is the RBM, whose parameters are copied. Sweeps are reversible.
+    the path shorter), at β = 1 it is the RBM, whose parameters are copied.
     β is a number, or a 0-d tensor, so that a captured CUDA graph can be replayed at other values.
     """
 
@@ -237,13 +237,6 @@ class RBMPath:
 
     @torch.no_grad()
     @arg.checked_arguments
-    def advance(
-        self, x: Tensor, beta: Beta, generator: Generator = None, *, reverse: bool = False
-    ) -> Tensor:
-        return self.climb(x, beta, beta, generator)[1]
-
-    @torch.no_grad()
-    @arg.checked_arguments
     def climb(self, x: Tensor, before: Beta, after: Beta, generator: Generator = None) -> Pair:
         bits = x.to(self.W.dtype)
         activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
@@ -251,10 +244,9 @@ class RBMPath:
         hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
         visible = (bits @ self.difference).double() * (after - before)
         gain = hidden.sum(1, dtype=torch.float64) + visible
-        draw = Bits(2, scaled.device, generator)
-        h = draw(scaled).mul_(after)
-        moved = draw(torch.addmm(self.base.lerp(self.a, after), h, self.W.T))
-        return gain, moved.to(x.dtype)
+        sample = Bits(2, scaled.device, generator)
+        h = sample(scaled).mul_(after)
+        return gain, sample(torch.addmm(self.base.lerp(self.a, after), h, self.W.T)).to(x.dtype)
 
 
 @arg.checked_arguments

@@ -13,35 +13,26 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, LimbeckError, shown
-from limbeck.models.energy import Energy, EnergyPath, Path
-from limbeck.models.rbm import RBM, base_biases
+from limbeck.errors import ArgumentError, shown
+from limbeck.models.energy import Path
+from limbeck.models.rbm import RBM
 from limbeck.normalization import paths
-from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.densities import EVENTS, Densities, function_values, tail_doubts
-from limbeck.normalization.estimate import Estimate, Method, Start, Verdict, log_mean, mean_bound
-from limbeck.normalization.paths import GaussianPath, PairwisePath, along_path, path_of
+from limbeck.normalization.densities import EVENTS, Densities
+from limbeck.normalization.estimate import Estimate, Method, Start, log_mean
+from limbeck.normalization.paths import along_path
 from limbeck.progress import announce, tracked
-from limbeck.samplers.chains import Chains, start_events
-from limbeck.samplers.diagnostics import SIGNIFICANT, drift, weights_effective_size
+from limbeck.samplers.diagnostics import weights_effective_size
 
-CHAINS, SWEEPS = 2000, 10  # of the check of a path
 PILOT_RUNS = 200
 MAX_PILOT_STEPS = 3000
 MIN_RUNS = 200  # of an estimate: fewer do not show how heavy the tail of the weights is
 ENOUGH_RUNS = 1000  # for intervals that cover; fewer only where sweeps of so many take longer
 ENOUGH_WEIGHTS = 120  # effective ones, somewhat more than a trustworthy estimate needs
 MAX_NUMBERS = 2**24  # variables of all runs of a round
+MAX_RUNS = 2**18  # of a round: with more time, each of them is better
 OVERHEAD = 20_000  # variables whose sweep takes as long as the calls of it
 CHECKING = 0.15  # the share of the time that is left for checks of the estimate, at least
 CHECKS = 1000, 15  # chains and sweeps that these may take
-LIMIT = 5.5  # a z-score that chance gives in 1 of 10⁵ checks, of a hundred statistics each
-MULTIPLIER = (
-    "an advance(x, sweeps, generator, beta) that leaves exp(−beta · fn / temperature) invariant, "
-    "from beta = 0 (uniform) to beta = 1 (the target itself). If your beta is something "
-    "else, such as a physical inverse temperature, rename that argument: without one called beta, "
-    "annealing uses limbeck's own site-wise Gibbs sampling"
-)
 
 
 @arg.checked_arguments
@@ -50,8 +41,7 @@ class AIS(Method):
     r"""log Z by annealing along a path to the target, all samples at once; without a proposal.
 
     The mean of the weights is an unbiased estimate of Z, and the mean of their logarithms gives a
-    lower bound. Reverse runs, from the target to the start of the path, give an upper bound; both
-    directions together give a bridge, with which the forward estimate must agree.
+    lower bound.
 
     With `std_error` or `seconds`, a pilot run measures how much weights vary along the path. It
     decides on the temperatures and on the number of runs, which are then new ones.
@@ -66,10 +56,8 @@ class AIS(Method):
             another than `lb.RBM` or `lb.Energy`; from independent sites, as if couplings averaged
             out, or of an RBM with the means of short chains; over real numbers, from a normal
             distribution that is fitted to these.
-        reverse: Whether to anneal back from the target too, for an upper bound. Default: False.
-        start: With `reverse`, where the target's chains start: "target", or events (m, *shape),
-            which are added to the target's own starts. Default: "target".
-        burn_in: With `reverse`, the sweeps of these chains. Default: 2,000.
+        start: Events (m, *shape), such as data, from which the search for modes that no run reached
+            starts too. Default: "target", the starts that it has anyway.
         std_error: The standard error to reach. Default: none.
         seconds: A limit on the time of the whole estimate; all of it is used without `std_error`.
             Default: none.
@@ -81,9 +69,7 @@ class AIS(Method):
     schedule: Annotated[int, arg.Whole(2)] | Annotated[str, arg.Choice("2008")] | None = None
     spacing: Annotated[str, arg.Choice("adaptive", "linear")] = "linear"
     path: arg.UserObject[Path | None] = None
-    reverse: arg.Flag = False
     start: arg.UserObject[Start] = "target"
-    burn_in: arg.CountFromZero = 2000
     std_error: arg.Positive | None = None
     seconds: arg.Positive | None = None
 
@@ -92,16 +78,14 @@ class AIS(Method):
             self._set("samples", self.samples or 10_000)
             self._set("schedule", self.schedule or "2008")
         else:
-            fixed = {"samples": self.samples, "schedule": self.schedule, "reverse": self.reverse}
-            for name, value in fixed.items():
+            for name, value in (("samples", self.samples), ("schedule", self.schedule)):
                 if value:
                     expected = "nothing with std_error and seconds, which determine it"
                     raise ArgumentError(name, shown(value), expected)
-        if self.reverse:
-            self._set_start("start")
+        self._set_start("start")
 
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
-        path = _fixed_path(densities, self.path, self.reverse)
+        path = _fixed_path(densities, self.path)
         if path is not None:
             return self._annealed(densities, path, progress)
         return along_path(densities, lambda path: self._annealed(densities, path, progress))
@@ -109,7 +93,6 @@ class AIS(Method):
     def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
         began = time.monotonic()
         betas = [] if self.schedule is None else temperatures(self.schedule)
-        check_path(path, densities, self.reverse)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
             annealing.pilot(self.seconds or math.inf)
@@ -124,53 +107,7 @@ class AIS(Method):
         z = self._mean_of_weights(forward, "weights of the runs")
         z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
         z.sweeps = annealing.sweeps
-        doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
-        if self.reverse:
-            backward, chain_sweeps, reasons = self._backward(densities, path, betas, progress)
-            z.sweeps = 2 * z.sweeps + chain_sweeps
-            z.upper_bound, both = mean_bound(backward), fit_bridge(backward[:, None], forward)
-            z.diagnostics |= {"both_ways": both.log_z, "both_ways_error": both.std_error}
-            doubts += reasons
-            if self.burn_in == 0:
-                unchecked.append(
-                    "the upper bound uses chains that were never moved (burn_in=0): whether they "
-                    "are draws of the target was not checked"
-                )
-            gap = abs(both.log_z - z.value)
-            if gap > SIGNIFICANT * math.hypot(z.std_error, both.std_error):
-                doubts.append(f"forward and reverse runs disagree by {gap:.3g} nats")
-                z.std_error = math.hypot(z.std_error, gap)
-            if z.lower_bound is not None and z.upper_bound < z.lower_bound:
-                doubts.append("the upper bound is below the lower one")
-        z.verdict = Verdict(tuple(doubts), tuple(unchecked))
         return z, x[:, None], forward
-
-    def _backward(
-        self, densities: Densities, path: Any, betas: list[float], progress: bool
-    ) -> tuple[Tensor, int, list[str]]:
-        r"""Log weights (n,) of runs from the target down; sweeps and doubts of their chains."""
-        origin: tuple[Start, ...] = (self.start,)
-        if not isinstance(self.start, str) and densities.target_starts_have_mass():
-            origin = (self.start, "target")  # events add to the starts of this check
-        generator = densities.generator("chains")
-        x = start_events(densities, origin, self.samples or 0, generator)
-        chains = Chains.at(densities, x, generator, progress)
-        chains.sweep(self.burn_in // 4)
-        early = densities.log_target(chains.x).cpu()
-        chains.sweep(self.burn_in - self.burn_in // 4)
-        now = densities.log_target(chains.x).cpu()
-        score, moved = drift(early, now), abs(float((now - early).mean()))
-        x, total = chains.x, torch.zeros(len(chains.x), dtype=torch.float64, device=chains.x.device)
-        for low, high in tracked(list(itertools.pairwise(betas))[::-1], "annealing back", progress):
-            x = path.advance(x, high, generator, reverse=True)
-            total += path.log_unnormalized(x, high) - path.log_unnormalized(x, low)
-        doubts = []
-        if abs(score) > SIGNIFICANT and moved > 0.25 * float(now.std()):
-            doubts.append(
-                f"the target's chains still drift at the end of their burn-in (z = {score:.1f}): "
-                "the upper bound may be invalid"
-            )
-        return path.log_z + total.cpu(), chains.sweeps_done, doubts + densities.exactness_doubts()
 
 
 def temperatures(schedule: str | int) -> list[float]:
@@ -188,28 +125,27 @@ def temperatures(schedule: str | int) -> list[float]:
     return [k / (schedule - 1) for k in range(schedule)]
 
 
-def _fixed_path(densities: Densities, given: Any, reverse: bool) -> Any:
-    r"""The path of the user's or of the target's own, or one whose sweeps can be reversed.
-
-    None stands for limbeck's best path in one direction.
-    """
+def _fixed_path(densities: Densities, given: Any) -> Any:
+    r"""The path of the user's or of the target's own, if it ends at the target; or else None."""
     target = densities.target
     build = getattr(target if given is None else given, "path", None)
-    if given is None and (isinstance(target, RBM | Energy) or not callable(build)):
-        if not reverse:
-            return None
-        if not densities.support.discrete:
-            raise ArgumentError("reverse", True, "False over real numbers, or a path of your own")
-        if not isinstance(target, RBM):
-            return path_of(densities, pairs=False)
-        generator = densities.generator("base")
-        chains = target.advance(target.start(1000, generator), 200, generator)
-        return target.path(base_biases(chains))
+    if given is None and (isinstance(target, RBM) or not callable(build)):
+        return None
     path: Path = build() if callable(build) else given
-    needed = ("log_z", "sample", "log_unnormalized", "advance", "climb")
+    needed = ("log_z", "sample", "log_unnormalized", "climb")
     if missing := [name for name in needed if not hasattr(path, name)]:
         received = f"a {type(path).__name__} without {' and '.join(missing)}"
         raise ArgumentError("path", received, "a path; see limbeck.models.energy.Path")
+    if not callable(path.log_unnormalized):
+        return path
+    x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
+    end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
+    both = end.isfinite() & log_p.isfinite()
+    scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
+    differ = (end - log_p)[both].abs() > 1e-3 * scale
+    if differ.any() or (end.isfinite() != log_p.isfinite()).any():
+        received = "a path whose log density at beta=1.0 is not that of the target"
+        raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
     return path
 
 
@@ -330,7 +266,7 @@ class Annealing:
     def _plan(self, std_error: float | None, end: float) -> tuple[int, int, float]:
         r"""The number of runs and of steps, and the standard error that these should have."""
         size, left = self.densities.support.size, max(end - time.monotonic(), 0.01)
-        most = max(MIN_RUNS, MAX_NUMBERS // size)
+        most = max(MIN_RUNS, min(MAX_NUMBERS // size, MAX_RUNS))
         least = min(max(MIN_RUNS, OVERHEAD // size), ENOUGH_RUNS)
         best, longest = None, left / max(self._time(MIN_RUNS, 1), 1e-9) / 1.2
         for steps in sorted({math.ceil(8 * 1.2**k) for k in range(70)}):
@@ -397,82 +333,3 @@ class Annealing:
         x = self.path.events(x) if hasattr(self.path, "events") else x
         paths.check_pairs(self.path, self.densities, x)
         return total, x
-
-
-@torch.no_grad()
-def check_path(path: Any, densities: Densities, reverse: bool) -> None:
-    r"""Refuse a path that does not end at the target, or whose kernels lead elsewhere.
-
-    Sweeps may change no mean of the path's exact draws at β = 0, nor of weighted ones at a small β.
-    """
-    if isinstance(path, PairwisePath | GaussianPath):
-        return  # these are limbeck's own
-    if callable(path.log_unnormalized):
-        x = path.sample(EVENTS, densities.generator("end of the path")).to(densities.dtype)
-        end, log_p = path.log_unnormalized(x, 1.0).double(), densities.log_target(x)
-        both = end.isfinite() & log_p.isfinite()
-        scale = max(1.0, float(log_p[both].abs().max())) if both.any() else 1.0
-        differ = (end - log_p)[both].abs() > 1e-3 * scale
-        if differ.any() or (end.isfinite() != log_p.isfinite()).any():
-            received = "a path whose log density at beta=1.0 is not that of the target"
-            raise ArgumentError("path", received, "log_unnormalized(x, 1.0) equal to the target's")
-    if not isinstance(path, EnergyPath) or not path.energy.tempers:
-        return
-    x = path.sample(8000, densities.generator("path, to check it"))
-    _check_default(path.energy, x, densities)
-    base, small = path.log_unnormalized(x, 0.0), 1.0
-    while small > 2.0**-40:  # the largest of 1, ½, ¼, … at which weights are still good
-        share = (path.log_unnormalized(x, small) - base).double().softmax(0)
-        if float(1 / share.square().sum()) > len(x) / 4:
-            break
-        small /= 2
-    for beta in (0.0, small):
-        log_w = (path.log_unnormalized(x, beta) - base).double()
-        for back in (False, True) if reverse else (False,):
-            generator = densities.generator(f"kernels at {beta}, {back}")
-            weight = log_w.softmax(0)
-            moved = start = x[torch.multinomial(weight, CHAINS, True, generator=generator)]
-            try:
-                for _ in range(SWEEPS):
-                    moved = path.advance(moved, beta, generator, reverse=back)
-                densities.support.check(moved, "advance")
-                before, after = function_values(densities, start, x, moved)
-            except (LimbeckError, ArithmeticError) as error:
-                kind = "" if isinstance(error, LimbeckError) else f"{type(error).__name__}: "
-                received = f"{kind}{error} (at beta={beta:g})"
-                raise ArgumentError("advance", received, MULTIPLIER) from error
-            mean = weight @ before
-            spread = (weight @ (before - mean).square()).sqrt()
-            # The two errors are not independent where chains mix slowly: they add, at most.
-            noise = (weight.square() @ (before - mean).square()).sqrt() + after.std(0) / CHAINS**0.5
-            gap = (after.mean(0) - mean).abs()
-            if not densities.exact:
-                gap = torch.where(gap > 0.3 * spread, gap, 0.0)
-            if (z := _largest(gap, noise)) > LIMIT:
-                received = (
-                    f"sweeps at beta={beta:.3g} that lead away from the density they should leave "
-                    f"as it is (z = {z:.1f})"
-                )
-                raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _check_default(energy: Energy, x: Tensor, densities: Densities) -> None:
-    r"""Refuse an `advance` that goes elsewhere with beta=1.0 than without."""
-    one, other = x[:CHAINS], x[CHAINS : 2 * CHAINS]
-    plain = energy.advance(one.clone(), SWEEPS, densities.generator("kernel"))
-    at_one = energy.advance_at(one.clone(), SWEEPS, densities.generator("kernel"), beta=1.0)
-    if float((plain == at_one).flatten(1).all(1).double().mean()) > 0.99:  # but for rounding
-        return
-    # It may use random numbers in another way: other starts and numbers, and the same means.
-    at_one = energy.advance_at(other.clone(), SWEEPS, densities.generator("other"), beta=1.0)
-    a, b = function_values(densities, torch.cat([plain, at_one]), plain, at_one)
-    error = ((a.var(0) + b.var(0)) / CHAINS).sqrt()
-    if (z := _largest((a.mean(0) - b.mean(0)).abs(), error)) > LIMIT:
-        received = f"chains that go elsewhere with beta=1.0 than without it (z = {z:.1f})"
-        raise ArgumentError("advance", received, MULTIPLIER)
-
-
-def _largest(gap: Tensor, error: Tensor) -> float:
-    r"""The largest z-score."""
-    z = torch.where(gap > 1e-9, gap / error, 0.0)
-    return float(z.nan_to_num(0.0, math.inf).max())

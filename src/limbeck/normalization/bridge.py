@@ -12,13 +12,7 @@ from torch import Tensor
 
 from limbeck.arguments import Auto, Choice, Count, CountFromZero, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
-from limbeck.normalization.densities import (
-    MAX_DRAWS,
-    Densities,
-    function_name,
-    function_values,
-    tail_doubts,
-)
+from limbeck.normalization.densities import Densities
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, log_mean, mean_bound
 from limbeck.samplers import diagnostics
 from limbeck.samplers.chains import KERNELS, Chains, Draws, Logs, start_events
@@ -27,6 +21,8 @@ from limbeck.verdict import Verdict
 
 NO_OWN_STARTS = "chains from the target's own starts were not compared: it has no mass there"
 MIN_EFFECTIVE_DRAWS = 100  # below, an error is not to be relied on
+MAX_DRAWS = 20_000  # that test functions are evaluated at
+VARIABLES, SUMS = 32, 16  # test functions: variables, and sums of all of them with random signs
 LIMIT = 5.0  # a z-score that chance gives in 1 of 10⁴ checks, of a hundred test functions each
 MIN_DRAWS_FOR_R_HAT = 10  # of a chain
 Starts = tuple[str | Tensor, ...]
@@ -123,7 +119,7 @@ class Bridge(Method):
             ratios = [first.early.ratio[:, None], *([] if second is None else [second.logs.ratio])]
             gaps = [abs(fit_bridge(ratio, logs.ratio).log_z - fit.log_z) for ratio in ratios]
             error = math.hypot(error, max(gaps))
-        doubts += _doubts(fit, target, logs, densities) + tail_doubts(densities, proposed)
+        doubts += _doubts(fit, target, logs, densities)
         scores["balance_z"], reasons = self._balance(
             densities, fit, proposed, logs.ratio, x, target.ratio
         )
@@ -196,7 +192,7 @@ class Bridge(Method):
         chains = max(1, MAX_DRAWS // x.shape[1])
         x, target_ratio = x[:chains], target_ratio[:chains].flatten()
         proposed, draws = proposed[:MAX_DRAWS], x.flatten(0, 1)
-        values = function_values(densities, torch.cat([proposed, draws]), proposed, draws)
+        values = function_values(densities, proposed, draws)
         # where the proposal is what a wrong sampler leads to, log p̃/q is what tells them apart
         known = torch.cat([log_ratio[:MAX_DRAWS], target_ratio])
         low, high = known[known.isfinite()].quantile(known.new_tensor([0.005, 0.995]))
@@ -254,7 +250,6 @@ class BridgeFit(NamedTuple):
     overlap: float
     ess: float  # of the f₂ series
     iterations: int
-    converged: bool
 
     @property
     def std_error(self) -> float:
@@ -299,11 +294,11 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
     n, total, size = len(proposal), 0, float(target.numel())
     for _ in range(20):
         share = size / (size + n)
-        log_z, iterations, converged = _solve(target.flatten(), proposal, share)
+        log_z, iterations = _solve(target.flatten(), proposal, share)
         total += iterations
         if not math.isfinite(log_z):  # no overlap at all
             none, worst = (torch.zeros_like(proposal), torch.zeros_like(target)), (math.inf, 0.0)
-            return BridgeFit(log_z, worst, math.inf, *none, share, 0.0, size, total, converged)
+            return BridgeFit(log_z, worst, math.inf, *none, share, 0.0, size, total)
         tilt = math.log(share / (1 - share))
         f_proposal = torch.sigmoid(proposal - log_z + tilt) / share
         f_target = torch.sigmoid(-(target - log_z + tilt)) / (1 - share)
@@ -315,9 +310,8 @@ def fit_bridge(target: Tensor, proposal: Tensor) -> BridgeFit:
     freedom = sum(v**2 / (m - 1) for v, m in zip(parts, (n, size), strict=True) if m > 1)
     degrees = variance**2 / freedom if freedom and variance < math.inf else math.inf
     return BridgeFit(
-        log_z, parts, degrees, f_proposal, f_target, share, float(f_target.mean()), size, total,
-        converged,
-    )  # fmt: skip
+        log_z, parts, degrees, f_proposal, f_target, share, float(f_target.mean()), size, total
+    )
 
 
 def _relative_variance(f: Tensor) -> float:
@@ -328,41 +322,29 @@ def _relative_variance(f: Tensor) -> float:
     return float(f.var()) / mean**2 if mean > 0 else math.inf
 
 
-def _solve(target: Tensor, proposal: Tensor, share: float) -> tuple[float, int, bool]:
-    r"""The root of log mean f₁ − log mean f₂ in log r: Newton's steps, kept within a bracket."""
+def _solve(target: Tensor, proposal: Tensor, share: float) -> tuple[float, int]:
+    r"""The root of log mean f₁ − log mean f₂ in log r, and iterations; +∞ without any overlap."""
+    from scipy.optimize import brentq
+
     tilt = math.log(share / (1 - share))
     shift = math.log(target.numel() / proposal.numel()) - tilt
 
-    def gap(log_r: float) -> tuple[float, float]:
-        one, two = proposal - log_r + tilt, target - log_r + tilt
-        f1, f2 = F.logsigmoid(one), F.logsigmoid(-two)
-        value = float(f1.logsumexp(0) - f2.logsumexp(0)) + shift
-        slope = f1.softmax(0) @ torch.sigmoid(-one) + f2.softmax(0) @ torch.sigmoid(two)
-        return value, -float(slope)
+    def gap(log_r: float) -> float:
+        one, two = F.logsigmoid(proposal - log_r + tilt), F.logsigmoid(log_r - target - tilt)
+        return float(one.logsumexp(0) - two.logsumexp(0)) + shift
 
     ratios = torch.cat([target, proposal])
     ratios = ratios[ratios.isfinite()]
     if len(ratios) == 0 or (target == math.inf).all():
-        return math.inf, 0, False
+        return math.inf, 0
     low, high = float(ratios.min()) - abs(tilt) - 1, float(ratios.max()) + abs(tilt) + 1
     width = high - low
-    while gap(low)[0] < 0:
+    while gap(low) < 0:
         low -= (width := 2 * width)
-    while gap(high)[0] > 0:
+    while gap(high) > 0:
         high += (width := 2 * width)
-    log_r = float(ratios.median())
-    for iteration in range(1, 201):
-        value, slope = gap(log_r)
-        if abs(value) < 1e-15:  # also where the equation holds all along an interval
-            return log_r, iteration, True
-        low, high = (log_r, high) if value > 0 else (low, log_r)
-        after = log_r - value / slope if slope else math.nan
-        if not low <= after <= high:
-            after = (low + high) / 2
-        change, log_r = abs(after - log_r), after
-        if change < max(1e-10, 1e-14 * abs(log_r)):
-            return log_r, iteration, True
-    return log_r, 200, False
+    log_r, report = brentq(gap, low, high, xtol=1e-12, maxiter=200, full_output=True)
+    return log_r, report.iterations
 
 
 def _disagreement(fit: BridgeFit, one: Logs, other: Logs) -> tuple[list[str], float]:
@@ -386,10 +368,7 @@ def _disagreement(fit: BridgeFit, one: Logs, other: Logs) -> tuple[list[str], fl
 
 def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) -> list[str]:
     r"""Reasons to distrust the estimate, if the draws are the target's."""
-    reasons = []
-    if not fit.converged:
-        reasons.append("the bridge equation was not solved")
-    reasons += densities.exactness_doubts()
+    reasons = densities.exactness_doubts()
     if outside := float((target.ratio == math.inf).double().mean()):
         reasons.append(f"the proposal has no mass at {outside:.1%} of the target's draws")
     if (size := min(len(proposal.ratio), fit.ess)) < MIN_EFFECTIVE_DRAWS:
@@ -398,3 +377,38 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
         reasons.append(f"target and proposal hardly overlap (in about {fit.inside:.2g} draws)")
     seen = torch.cat([target.target.flatten(), proposal.target])
     return reasons + densities.excess_doubts(seen, fit.log_z, fit.std_error)
+
+
+@torch.no_grad()
+def function_values(densities: Densities, *events: Tensor) -> list[Tensor]:
+    r"""Bounded functions (n, k) of events: log p̃, some variables, sums of variables, and squares.
+
+    Values are cut at their 0.5% quantiles, so that tails do not decide.
+    """
+    size, device = densities.support.size, events[0].device
+    signs = torch.randint(2, (size, SUMS), generator=densities.generator("signs"), device=device)
+    signs = torch.cat([torch.ones_like(signs[:, :1]), 2 * signs - 1], 1).double()
+    parts = list[Tensor]()
+    for x in events:
+        rows = x.flatten(1).double()
+        some = rows[:, :: math.ceil(size / VARIABLES)]
+        parts.append(torch.cat([densities.log_target(x)[:, None], rows @ signs, some], 1))
+    known = torch.cat(parts)[:MAX_DRAWS]
+    known = torch.where(known.isfinite(), known, known[known.isfinite()].mean())
+    low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
+    centre = known.median(0).values
+    parts = [part.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high) for part in parts]
+    return [torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts]
+
+
+def function_name(number: int, size: int) -> str:
+    r"""What a test function is, for messages."""
+    step = math.ceil(size / VARIABLES)
+    count = 2 + SUMS + math.ceil(size / step)
+    if number >= count:
+        return f"the square of {function_name(number - count, size)}"
+    if number == 0:
+        return "log p̃"
+    if number < 2 + SUMS:
+        return "a sum of all variables" + " with random signs" * (number > 1)
+    return f"variable {(number - 2 - SUMS) * step}"

@@ -15,7 +15,8 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from limbeck.arguments import Count, Flag, Number, PathLike, Seed, UserObject, checked_arguments
+from limbeck.arguments import Count, Flag, PathLike, Seed, UserObject, checked_arguments
+from limbeck.arrays import as_part
 from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
@@ -158,11 +159,10 @@ def free_energy_curve(
     """
     began = time.perf_counter()
     check_target(target, chains=False)
-    expected = "one or more numbers above zero"
-    single = getattr(temperatures, "ndim", 1) == 0  # an array without axes
-    if single or not hasattr(temperatures, "__len__") or not len(temperatures):
+    T = as_part(temperatures, "temperatures").values.double().cpu().numpy()
+    if T.ndim != 1 or not (T > 0).all():
+        expected = "one or more numbers above zero"
         raise ArgumentError("temperatures", shown(temperatures), expected)
-    T = np.array([Number(above=0)("temperatures", t) for t in temperatures])
     method = Tempering(samples=samples, ladders=ladders, burn_in=burn_in)
     densities = Densities(target, None, seed)
     own = target.temperature if isinstance(target, Energy) else 1.0
@@ -170,9 +170,6 @@ def free_energy_curve(
     with recorded_warnings() as texts, densities.at_work():
         if densities.support.discrete:
             power, top = 1.0, own / T.min()
-            if isinstance(target, Energy) and target.tempers and top > 1:
-                # the user's kernel is for temperatures above the target's own
-                densities.target = Energy(target.fn, target.support, own)
             run = along_path(densities, lambda p: method._run(densities, p, top, progress), False)
         else:
             power, top = own / T.max(), T.max() / T.min()

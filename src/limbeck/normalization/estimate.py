@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.arguments import Count, Flag, InnerFraction, Seed, UserObject, checked_arguments
 from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
-from limbeck.normalization.densities import Densities, check_target
+from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.mode_search import check_modes
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import effective_size, pareto_k, weights_effective_size
@@ -303,6 +303,7 @@ class Method:
             reasons, unchecked, lacking, counts = check_modes(
                 densities, x, z.value, error, log_weights, given
             )
+            reasons += tail_doubts(densities, x.flatten(0, 1))
         # log densities are rounded to about as much as log Z is
         rounding = 2 * torch.finfo(densities.dtype).eps * max(1.0, abs(z.value))
         z.std_error = math.hypot(z.std_error, lacking, rounding)

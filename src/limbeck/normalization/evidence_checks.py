@@ -44,7 +44,7 @@ class Checks:
         if (size := self.z.diagnostics["ess"]) < MIN_EFFECTIVE_DRAWS:
             self.doubts.append(f"{size:.0f} effective draws are too few to know the error")
         for fit in (one.fit, two.fit):
-            if not fit.converged or fit.inside < 25:
+            if fit.inside < 25:
                 self.doubts.append(
                     f"draws and student hardly overlap (in about {fit.inside:.2g} draws)"
                 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limbeck.arguments import Seed, UserObject, Whole, checked_arguments
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
-from limbeck.normalization.densities import Densities, check_target, tail_doubts
+from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
 from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
@@ -42,7 +42,7 @@ class Importance(Method):
     def _estimate(self, densities: Densities, progress: bool) -> Estimate:
         x, logs = densities.drawn(self.samples, "proposal")
         z = self._mean_of_weights(logs.ratio, "weights")
-        doubts, unchecked = [*z.verdict.doubts, *tail_doubts(densities, x)], []
+        doubts, unchecked = list(z.verdict.doubts), list[str]()
         seen = logs.target
         if callable(getattr(densities.target, "advance", None)) and densities.exact:
             origins: dict[str, str | Tensor] = {"far": "target"}

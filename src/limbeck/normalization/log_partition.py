@@ -148,7 +148,7 @@ def log_partition(
             method = choose_method(target) if exact else "bridge"
             if method == "bridge" and proposal is None:
                 method = "ais"
-                given = (settings.get(name) for name in ("samples", "schedule", "reverse"))
+                given = (settings.get(name) for name in ("samples", "schedule"))
                 if not any((*budget.values(), *given)):
                     budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
         if method == "ais" and any(budget.values()):
@@ -177,7 +177,6 @@ def log_partition(
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
-        densities.check_target(target, chains=method.name == "bridge")
         device, _ = densities.place_of(target)
         options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
         options |= {"device": device, "seed": seed, "progress": progress}

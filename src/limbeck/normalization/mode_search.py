@@ -34,6 +34,8 @@ SINGULAR = (
 HURRIED = "the time was up before all likely events were searched for: allow more seconds"
 CROWDED = 5.0  # a z-score of too many visits; of all regions, chance gives one in 10⁴ estimates
 MAX_CALLS = 2000  # of log p̃ in a round over all sites; with more, nothing moves site by site
+MAX_CHECKED = 2**16  # draws whose visits are counted
+MAX_REGION_ERROR = 0.5  # of a mass; with more, one or two of the samples of it decide
 RANDOM_NUMBERS = 2**24  # of random events, from the highest of which climbs start
 
 
@@ -162,7 +164,9 @@ def check_modes(
         return [], [], 0.0, {}
     if not support.discrete and densities.time_left() < 0:
         return [], [HURRIED], 0.0, {}
+    x = x[: max(1, MAX_CHECKED // x.shape[1])]
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
+    log_weights = None if log_weights is None else log_weights[: len(draws)]
     search = (
         ModeSearch(densities, support, draws, given)
         if isinstance(support, Discrete)
@@ -178,6 +182,8 @@ def check_modes(
         weights = torch.softmax(log_weights.double().cpu(), 0)
     missed, crowded, lacking, needed = [], [], 0.0, max(1e-3, 2 * std_error)
     for region in regions:
+        if region.error > MAX_REGION_ERROR:
+            continue
         inside = region.inside.double()
         if log_weights is None:
             share = float(inside.mean())
@@ -193,8 +199,10 @@ def check_modes(
         implied_error = math.sqrt(p * (1 - p) / size)
         share_error = math.sqrt(share * (1 - share) / size)
         visits = region, log_implied, share, size
+        # a normal distribution is too wide for no visit at all, of which chance gives 1 in 10⁴
+        unvisited = share == 0 and -size * math.log1p(-min(p, 0.999999)) > 9.2
         # less than needed changes log Z too little to matter
-        if least_gap > max(needed, SIGNIFICANT * implied_error):
+        if least_gap > needed and (unvisited or least_gap > SIGNIFICANT * implied_error):
             missed.append(visits)
         elif region.error == 0 and share - highest > max(needed, CROWDED * share_error):
             crowded.append(visits)  # where the mass is exact: an estimate of it may be low

@@ -21,6 +21,7 @@ from limbeck.models.made import MADE
 from limbeck.models.nade import NADE, DeepNADE
 from limbeck.models.rbm import RBM
 from limbeck.models.symmetrized import Symmetrized, Symmetry
+from limbeck.normalization.adversarial import Adversary, adversarial
 from limbeck.normalization.densities import check_student, check_target, default_student, place_of
 from limbeck.normalization.importance import free_energy
 from limbeck.normalization.mode_search import climb
@@ -30,7 +31,7 @@ from limbeck.training.distill import train
 from limbeck.training.result import Result
 
 SQUARE_ERRORS = ("square_error", "log_density_error")
-NAMES = ("kl", "reverse_kl", "score_matching", *SQUARE_ERRORS)
+NAMES = ("kl", "reverse_kl", "score_matching", "adversarial", *SQUARE_ERRORS)
 STEPS = {"auto": 20_000, "thesis": 30_000}
 MAX_TIMED_STEPS = 10_000_000  # of a run that seconds limit
 
@@ -128,6 +129,8 @@ def normalize(
     * "square_error" (or "log_density_error"): ½(log q − log p̃ + c)² at the target's samples;
     * "reverse_kl": KL(q ‖ p) at samples of the student, without chains; it may miss modes;
     * "score_matching": for continuous supports only;
+    * "adversarial": log(1 + q/p) at samples of the student, with p/q by a classifier that learns to
+      tell them from the target's. It also bounds the Jensen–Shannon divergence from below.
 
     `result.settings["normalization"]` says how the chains ran, what they cost, and where c and
     the student's start came from.
@@ -173,7 +176,8 @@ def normalize(
     by_default = student is None
     student = default_student(target, seed) if student is None else student
     own_made = by_default and preset == "auto" and isinstance(student, MADE)
-    check_student(student, target, on_policy)
+    own_made = own_made and loss != "adversarial"  # the settings below are for other losses
+    check_student(student, target, on_policy or loss == "adversarial")
     place = choose_device(device)
     for model in (student, target):
         if isinstance(model, nn.Module):
@@ -228,10 +232,16 @@ def normalize(
         if by_time:
             training = replace(training, every=training.every or 100)
         objective = losses.log_density_error(constant["c"]) if constant else loss
-        if isinstance(objective, str):
+        adversary = None
+        if loss == "adversarial":
+            adversary = _adversary(training, size)
+            training = replace(training, update=adversary, engine="eager")
+            objective = adversarial()
+        elif isinstance(objective, str):
             objective = getattr(losses, objective)()
         result = train(target, student, source, objective, training)
-    settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
+        settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
+        settings |= {} if adversary is None else adversary.outcome()
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}
@@ -239,6 +249,20 @@ def normalize(
             settings["doubt"] = "the target's sweeps leave it invariant only approximately"
     result.settings["normalization"] = settings
     return result
+
+
+def _adversary(training: Training, size: int) -> Adversary:
+    r"""The update by a classifier; settings that it has no use for are refused."""
+    fixed = ("update", "held_out", "checkpoint")
+    given = [name for name in fixed if getattr(training, name) is not None]
+    if given or size < 2 or training.engine not in ("auto", "eager"):
+        received = f"adversarial with {', '.join(given) or f'batches of {size}, {training.engine}'}"
+        expected = "no update, held_out, checkpoint or compiled engine, and batches from 2 samples"
+        raise ArgumentError("loss", received, expected)
+    options = {} if training.lr is None else {"lr": training.lr}
+    optimizer = "adam" if training.optimizer == "auto" else training.optimizer
+    schedule = "cosine" if training.schedule == "auto" else training.schedule
+    return Adversary(optimizer, schedule, clip=training.clip, **options)
 
 
 def _symmetrized(student: nn.Module, target: Any, symmetry: Symmetry, seed: int) -> Symmetrized:

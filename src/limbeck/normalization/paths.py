@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from limbeck.errors import ArgumentError, NotDifferentiableError
-from limbeck.models.energy import Energy, EnergyPath
+from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization.densities import Densities
+from limbeck.normalization.densities import Densities, place_of
 from limbeck.posteriors.coordinates import Affine
 from limbeck.samplers.chains import start_events
 from limbeck.samplers.hmc import Point, StepSize, differentiate, move
 from limbeck.samplers.pairwise import Pairwise, draw_values
 from limbeck.samplers.slice import Slice
-from limbeck.supports import Binary
+from limbeck.supports import Binary, Discrete
 
 RECOMPUTED = 32  # sweeps after which log densities are computed anew, against rounding
 CHAINS, SWEEPS = 400, 100  # of short chains that the start of a path is fitted to
@@ -80,16 +80,18 @@ def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> Li
     `pairs` looks for couplings of pairs; `check_pairs` raises `PairsError` if there are others.
     """
     target = densities.target
-    if not densities.support.discrete:
+    if not isinstance(support := densities.support, Discrete):
         return GaussianPath(densities)
     if isinstance(target, RBM):
         return PairwisePath(_as_pairs(target), densities, fitted)
     if not isinstance(target, Energy):
-        target = Energy(lambda x: -densities.target.log_unnormalized(x), densities.support)
-    size = densities.support.size * densities.support.count  # type: ignore[attr-defined]
-    x = start_events(densities, "target", max(CHAINS, size), densities.generator("couplings"))
-    couplings = target._pairs_at(x) if pairs and not target.tempers else None
-    return SitePath(target) if couplings is None else PairwisePath(couplings, densities, fitted)
+        target = Energy(lambda x: -densities.target.log_unnormalized(x), support)
+    count = max(CHAINS, support.size * support.count)
+    x = start_events(densities, "target", count, densities.generator("couplings"))
+    couplings = target._pairs_at(x) if pairs else None
+    if couplings is None:
+        return SitePath(target, support)
+    return PairwisePath(couplings, densities, fitted)
 
 
 def check_pairs(path: Any, densities: Densities, x: Tensor) -> None:
@@ -111,12 +113,28 @@ def _as_pairs(rbm: RBM) -> Pairwise:
     return Pairwise(Binary(total), rbm.constant, fields, couplings, sites, groups)
 
 
-class SitePath(EnergyPath, LinearPath):
-    r"""The powers p̃(x)^t of any discrete target, by sweeps site by site or the user's `advance`."""
+class SitePath(LinearPath):
+    r"""The powers p̃(x)^t of any discrete target, by sweeps site by site."""
+
+    def __init__(self, energy: Energy, support: Discrete) -> None:
+        self.energy, self.support, self.log_z = energy, support, support.log_count
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        return self.support.start(n, generator, *place_of(self.energy))
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log = self.energy.log_unnormalized(x).double()
         return torch.zeros_like(log), log
+
+    def advance(self, x: Tensor, t: Position, generator: torch.Generator) -> Tensor:
+        return self.energy.sites(x, 1, generator, beta=t)
+
+    def climb(
+        self, x: Tensor, before: float, after: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        log = self.energy.log_unnormalized(x)
+        moved = self.energy.sites(x, 1, generator, beta=after, known=log)
+        return (after - before) * log.double(), moved
 
 
 class PairState(NamedTuple):
@@ -196,7 +214,9 @@ class PairwisePath:
             else:
                 low, high = (before + (after - before) * (k + step) / count for step in (0, 1))
                 odds = self._odds(here, rise, high)
-                gain += (high - low) * rest + self._change(self._odds(here, rise, low), odds)
+                before_odds = self._odds(here, rise, low)
+                gain += (high - low) * rest
+                gain += self._change(before_odds, rise * (high - low), odds)
             draw_values(odds, self.others, generator, features[here])
             slope = rest + (features[here] * rise).sum(0)
         return gain, PairState(features, slope, sweeps + 1)
@@ -210,16 +230,21 @@ class PairwisePath:
         t = t.to(rise) if isinstance(t, Tensor) else t
         return torch.add(self.base[here, None], rise * t)
 
-    def _change(self, before: Tensor, after: Tensor) -> Tensor:
-        r"""The change (n,) of the logarithm of the sum over all values of a group of sites."""
-        if self.others > 1:
+    def _change(self, before: Tensor, rise: Tensor, after: Tensor) -> Tensor:
+        r"""The change (n,) of the logarithm of the sum over all values of a group of sites.
+
+        Many small steps add up: their rounding, which is the same in all chains, may be no more
+        than a small part of each. So it is log(1 + Σ p (exp(rise) − 1)), with probabilities p.
+        """
+        if float(rise.abs().max()) > 1:
             return (self._log_sums(after) - self._log_sums(before)).sum(0, dtype=torch.float64)
-        # log(1 + eᶻ) = max(z, 0) − log σ(|z|); products of few factors ½ … 1 do not underflow
-        total = (after.relu() - before.relu()).sum(0, dtype=torch.float64)
-        ratio = before.abs_().sigmoid_().div_(after.abs().sigmoid_())
-        for part in ratio.split(500):
-            total += part.prod(0, dtype=torch.float64).log_()
-        return total
+        if self.others == 1:
+            gain = before.sigmoid().mul_(rise.expm1())
+        else:
+            shape = len(before) // self.others, self.others, -1
+            share = (before.reshape(shape) - self._log_sums(before)[:, None]).exp_()
+            gain = share.mul_(rise.expm1().reshape(shape)).sum(1)
+        return gain.log1p_().sum(0, dtype=torch.float64)
 
     def _log_sums(self, odds: Tensor) -> Tensor:
         r"""log(1 + Σ exp(odds)) over the further values of each site, (sites, n)."""

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
-from limbeck.normalization.annealing import check_path
-from limbeck.normalization.densities import Densities, check_target, tail_doubts
+from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import LinearPath, SitePath, along_path, check_pairs, path_of
+from limbeck.normalization.paths import LinearPath, along_path, check_pairs, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -67,13 +66,9 @@ class Tempering(Method):
         drift = difference(effect[:, :half], effect[:, half:])
         rates, value = run.swap_rates(), run.path.log_z + float(log_z[-1])
         integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
-        x = run.events
-        doubts = tail_doubts(densities, x.flatten(0, 1))
-        if isinstance(run.path, SitePath) and run.path.energy.tempers:
-            doubts += densities.exactness_doubts()
+        doubts = run.doubts()
         if size < 100:
             doubts.append(f"{size:.0f} effective draws are too few to know the error")
-        doubts += run.doubts()
         if abs(drift) > SIGNIFICANT:
             doubts.append(f"ladders still drift (z = {drift:.1f}); increase burn_in")
         if (spread := r_hat(effect)) > 1.1:
@@ -88,7 +83,7 @@ class Tempering(Method):
             },
             samples=self.ladders * run.draws, sweeps=run.sweeps,
         )  # fmt: skip
-        return z, x, None
+        return z, run.events, None
 
     def _run(self, densities: Densities, path: LinearPath, top: float, progress: bool) -> Replicas:
         r"""Ladders with draws at all levels from t = 0 to `top` of a path."""
@@ -101,7 +96,6 @@ class Tempering(Method):
         self, densities: Densities, path: LinearPath, top: float, progress: bool
     ) -> Replicas:
         r"""Ladders after their burn-in."""
-        check_path(path, densities, False)
         replicas = Replicas(path, self.ladders, top, densities.generator("tempering"))
         replicas.adapt(None if isinstance(self.levels, str) else self.levels, progress)
         for _ in tracked(range(self.burn_in), "burning in", progress):

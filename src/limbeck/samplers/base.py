@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.arrays import as_numbers
+from limbeck.errors import ArgumentError, CheckpointError
 
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
@@ -35,13 +36,11 @@ class Sampler:
     ) -> None:  # fmt: skip
         self.log_density = log_density
         expected = "finite points (chains, dim) in single or double precision"
-        x = as_tensor("start", start, expected)
-        if not x.is_floating_point() and not x.is_complex():
+        x = as_numbers(start, "start").detach().clone()
+        if not x.is_floating_point() or isinstance(start, list | tuple):
             x = x.to(torch.get_default_dtype())
         if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
             raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
-        if x.is_meta or not x.isfinite().all():
-            raise ArgumentError("start", "NaN or infinite numbers", expected)
         self._x, (self.chains, self.dim) = x, x.shape
         if generator is None:
             generator = torch.Generator(x.device).manual_seed(seed)
@@ -111,16 +110,3 @@ class Sampler:
     def _uniform(self, n: int) -> Tensor:
         x = self._x
         return torch.rand(n, generator=self.generator, device=x.device, dtype=x.dtype)
-
-
-def as_tensor(
-    argument: str, value: Numbers, expected: str, dtype: torch.dtype | None = None
-) -> Tensor:
-    r"""A copy of numbers as a dense tensor."""
-    try:
-        tensor = torch.as_tensor(value, dtype=dtype).detach().clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(argument, shown(value), expected) from None
-    if tensor.layout != torch.strided:
-        raise ArgumentError(argument, f"a tensor of layout {tensor.layout}", expected)
-    return tensor

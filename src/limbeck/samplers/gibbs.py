@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Flag, Function, Number, UserObject, checked_arguments
+from limbeck.arguments import Function, Number, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, shown
 from limbeck.supports import Discrete
 
@@ -18,7 +18,7 @@ from limbeck.supports import Discrete
 def sweep(
     log_density: Function[Callable[[Tensor], Tensor]], x: Tensor, support: Discrete,
     generator: torch.Generator | None = None, *, beta: UserObject[float | Tensor] = 1.0,
-    reverse: Flag = False, known: Tensor | None = None,
+    known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""One sweep of chains over all sites: each gets a value from its conditional distribution.
 
@@ -30,7 +30,6 @@ def sweep(
         support: The support of x.
         generator: The source of randomness, on the chains' device. Default: torch's own.
         beta: The power β ≥ 0 of the density, or one for each chain (n,). Default: 1.0.
-        reverse: Whether to go through the sites backwards. Default: False.
         known: log p̃(x) (n,) of the chains as they are. Default: it is evaluated.
 
     Returns:
@@ -48,7 +47,7 @@ def sweep(
         raise ArgumentError("log_density", f"values {shown(present)}", f"a tensor ({n},)")
     worst = present
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
-    for site in range(support.size)[:: -1 if reverse else 1]:
+    for site in range(support.size):
         now = x[:, site].clone()
         values = support.decode((support.encode(now) + shifts) % q)  # (q − 1, n), all but its own
         others = x.repeat(q - 1, 1)

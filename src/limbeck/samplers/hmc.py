@@ -8,14 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, constraints, transforms
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.progress import tracked
-from limbeck.samplers.base import Numbers, Sampler, as_tensor
+from limbeck.samplers.base import Numbers, Sampler
 
 MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
+LENGTH = 2.4  # of the longest trajectory, in units of the scale; the shortest is a third of it
+MAX_STEPS = 500  # of a trajectory
 DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
 
 
@@ -136,15 +138,10 @@ class HMC(Sampler):
         log_density: The log density up to a constant, (n,), of points (n, dim), such that autograd
             can differentiate it; −∞ is allowed. A row may not depend on the others.
         start: First points (chains, dim), with a density above zero. They set precision and device.
-        support: A `torch.distributions` constraint that points fulfil, such as
-            `constraints.positive`; chains then move in unconstrained coordinates. Default: None.
         step_size: The first step size, in units of the scale. Default: dim^(−1/4).
-        scale: Standard deviations (dim,) of the unconstrained coordinates, or a Cholesky factor
+        scale: Standard deviations (dim,) of the coordinates, or a Cholesky factor
             (dim, dim) of their covariance. Default: ones.
-        length: The longest trajectory, in units of the scale; the shortest is a third of it.
-            Default: 2.4.
         acceptance: The mean acceptance that the step size is adapted to. Default: 0.8.
-        max_steps: The most steps of a trajectory. Default: 500.
         seed: The generator's seed. Default: 0.
         generator: A generator instead of the seed. Default: None.
 
@@ -165,19 +162,17 @@ class HMC(Sampler):
     @arg.checked_arguments
     def __init__(
         self, log_density: arg.Function[Callable[[Tensor], Tensor]],
-        start: arg.UserObject[Numbers], *, support: constraints.Constraint | None = None,
-        step_size: arg.Positive | None = None, scale: arg.UserObject[Numbers | None] = None,
-        length: arg.Positive = 2.4, acceptance: arg.InnerFraction = 0.8,
-        max_steps: arg.Count = 500, seed: arg.Seed = 0, generator: torch.Generator | None = None,
+        start: arg.UserObject[Numbers], *, step_size: arg.Positive | None = None,
+        scale: arg.UserObject[Numbers | None] = None,
+        acceptance: arg.InnerFraction = 0.8, seed: arg.Seed = 0,
+        generator: torch.Generator | None = None,
     ) -> None:  # fmt: skip
         super().__init__(log_density, start, seed, generator)
-        self.transform = _transform(support, self._x)
-        self._x = self.transform.inv(self._x)
-        coordinates = self._x.shape[1]
-        self.length, self.target, self.max_steps = length, acceptance, max_steps
+        coordinates = self.dim
+        self.target = acceptance
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
         given = 1.0 if scale is None else scale
-        factor = as_tensor("scale", given, expected, self._x.dtype).to(self._x.device)
+        factor = as_numbers(given, "scale").to(self._x, copy=True)
         self.scale = factor.expand(coordinates).contiguous() if factor.dim() < 2 else factor
         sizes = self.scale.diagonal() if self.scale.dim() == 2 else self.scale
         square = self.scale.shape in ((coordinates,), (coordinates, coordinates))
@@ -212,7 +207,7 @@ class HMC(Sampler):
             "a longer `burn_in`, other coordinates or a higher `acceptance` may help"
         )
         self._warn_once(self.divergences, self._trajectories, text)
-        return self.transform(self._x).clone()
+        return self._x.clone()
 
     @arg.checked_arguments
     def burn_in(self, sweeps: arg.CountFromZero, progress: arg.Flag = False) -> HMC:
@@ -248,7 +243,7 @@ class HMC(Sampler):
 
     @torch.no_grad()
     def _sweep(self, step: float) -> Move:
-        most = min(max(1, math.ceil(self.length / step)), self.max_steps)
+        most = min(math.ceil(LENGTH / step), MAX_STEPS)
         place: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
         count = int(torch.randint(math.ceil(most / 3), most + 1, (), **place))
         here = Point(self._x, self._log, self._slope)
@@ -260,31 +255,7 @@ class HMC(Sampler):
     def _differentiate(self, x: Tensor) -> Point:
         # so far out, a function may overflow; nearer, NaN is an error of the user's
         near = x.abs().amax(1) <= 10 * self._x.abs().max() + 10
-
-        def log_density(u: Tensor) -> Tensor:
-            point = self.transform(u)
-            volume = self.transform.log_abs_det_jacobian(u, point)
-            return self._evaluate(point, near) + volume.reshape(len(u), -1).sum(1)
-
-        return differentiate(log_density, x)
-
-
-def _transform(support: constraints.Constraint | None, x: Tensor) -> transforms.Transform:
-    r"""The bijection from unconstrained coordinates to a support that holds the points x."""
-    support = constraints.real if support is None else support
-    try:
-        transform = biject_to(support)
-        inside = support.check(x)
-    except (NotImplementedError, RuntimeError, ValueError, TypeError) as error:
-        expected = "a torch.distributions constraint of points (n, dim) that biject_to knows"
-        raise ArgumentError("support", f"{support!r} ({type(error).__name__})", expected) from error
-    if not inside.all():
-        raise ArgumentError("start", "points outside the support", f"points that are {support!r}")
-    u = transform.inv(x)
-    if u.dim() != 2 or not u.isfinite().all():
-        expected = f"points inside {support!r}, away from its boundary"
-        raise ArgumentError("start", "points without finite unconstrained coordinates", expected)
-    return transform
+        return differentiate(lambda rows: self._evaluate(rows, near), x)
 
 
 class _Moments:

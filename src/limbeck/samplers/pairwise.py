@@ -141,16 +141,16 @@ class Pairwise:
     @torch.no_grad()
     def sweep(
         self, x: Tensor, sweeps: int = 1, generator: torch.Generator | None = None,
-        beta: float | Tensor = 1.0, reverse: bool = False,
+        beta: float | Tensor = 1.0,
     ) -> Tensor:  # fmt: skip
         r"""Chains (n, *shape) after sweeps of Gibbs sampling that leave exp(β log p̃) invariant.
 
-        β is a number, or one for each chain (n,). `reverse` goes through the groups backwards.
+        β is a number, or one for each chain (n,).
         """
         state = self.features(x)
         beta = beta.to(state) if isinstance(beta, Tensor) else beta
         for _ in range(sweeps):
-            for k in range(len(self.groups))[:: -1 if reverse else 1]:
+            for k in range(len(self.groups)):
                 here, odds = self.odds(k, state)
                 draw_values(odds.mul_(beta), self.support.count - 1, generator, state[here])
         return self.events(state)
