@@ -16,9 +16,10 @@ from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.teachers import draws_to_compare
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.stream import Stream, StreamEnded
+from limbeck.posteriors.stream import StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 from limbeck.teachers.keys import dense
@@ -76,15 +77,15 @@ def _draws(result: Condensed, notes: list[str]) -> Draws | None:
     r"""Stored draws to compare with; of a stream, its next draws."""
     if result.calling is None:
         return None
-    source = result.posterior
-    if not isinstance(source, Stream):
-        return source
+    if (source := result.posterior) is None:
+        return None
     try:
-        draws = Draws.one_chain(source.next(STREAM_DRAWS))
+        draws = draws_to_compare(source, STREAM_DRAWS)
     except StreamEnded:
         notes.append("The stream has no further draws to compare the student with.")
         return None
-    notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
+    if draws is not source:
+        notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
     return draws
 
 
@@ -174,7 +175,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         note = "t is the average over all draws, f the student; means over the inputs."
         beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
     return {
-        "Teacher beside student": beside + _new_inputs_blocks(content),
+        "Teacher beside student": beside + _new_inputs_blocks(drawing),
         "What both predict": _prediction_blocks(drawing),
         "Compact weights": _weight_blocks(drawing),
         "The draws": _diagnostic_blocks(content),
@@ -187,13 +188,20 @@ def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     return Agreement(**saved) if saved else None
 
 
-def _new_inputs_blocks(content: Mapping[str, Any]) -> list[Block]:
-    r"""Divergences at training inputs and at new ones."""
+def _new_inputs_blocks(drawing: Drawing) -> list[Block]:
+    r"""Divergences at training inputs and at new ones, the bag's worth, and its calibration."""
+    content = drawing.saved.content
     if content.get("density"):
         return []
     check = NewInputs.from_record(content.get("new_inputs"))
     title, heads = "Inputs that the student has not seen", ["measure", "value"]
-    return [TableBlock(title, heads, list(map(list, check.lines())), words=(0, 1))]
+    known = {
+        pictures.worth: check.curve,
+        pictures.ranks: (content.get("agreement") or {}).get("pit"),
+    }
+    draws = [picture for picture, values in known.items() if values]
+    table = TableBlock(title, heads, list(map(list, check.lines())), words=(0, 1))
+    return [table, *drawing.gallery("Worth and calibration", *draws)]
 
 
 def _prediction_blocks(drawing: Drawing) -> list[Block]:
