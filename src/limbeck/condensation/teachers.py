@@ -279,8 +279,10 @@ class PosteriorTeacher(Teacher):
         draw: Callable[[int], X] | None = None,
     ) -> None:  # fmt: skip
         self.predict, self.opaque = predict, not predict.vmapped
-        draw, differentiable = (None, False) if self.opaque else (draw, None)
-        super().__init__(source, form, exact=exact, draw=draw, differentiable=differentiable)
+        super().__init__(
+            source, form, exact=exact, draw=None if self.opaque else draw,
+            differentiable=False if self.opaque else None,
+        )  # fmt: skip
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Any:
