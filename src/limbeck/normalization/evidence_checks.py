@@ -48,9 +48,9 @@ class Checks:
             self.doubts.append(f"log_density is −∞ at {share}: they are not draws of it")
         keys = row_keys(sample.z.flatten(0, 1))[:, 0]
         keys = keys[np.append(True, keys[1:] != keys[:-1])]  # a chain may stay where it is
-        if (share := 1 - len(np.unique(keys)) / len(keys)) > MAX_REPEATED:
+        if (repeated := 1 - len(np.unique(keys)) / len(keys)) > MAX_REPEATED:
             self.doubts.append(
-                f"{share:.0%} of the draws are equal to others, which are not their neighbours: "
+                f"{repeated:.0%} of the draws are equal to others, which are not their neighbours: "
                 "they were copied or resampled, so errors are larger than stated"
             )
         if (size := self.z.diagnostics["ess"]) < MIN_EFFECTIVE_DRAWS:
