@@ -343,8 +343,9 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
 
 def _rate(training: Training) -> Training:
     r"""The learning rate of a bag, whose numbers are in units of the posterior's deviations."""
-    chosen = (training.update, training.lr) != (None, None) or training.optimizer != "auto"
-    return training if chosen else replace(training, lr=0.05)
+    if training.update is None and training.lr is None and training.optimizer == "auto":
+        return replace(training, lr=0.05)
+    return training
 
 
 def _make_net(
