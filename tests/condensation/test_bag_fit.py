@@ -1,5 +1,6 @@
 r"""Bags fitted at a pool of inputs: neighbours, choice of draws, joint predictions, verdicts."""
 
+import math
 import warnings
 
 import pytest
@@ -206,8 +207,12 @@ def test_joint_bags_of_too_few_components_are_doubted_with_the_number_that_is_ne
     error = (enough.student.covariances(groups).detach() - truth).norm() / truth.norm()
     assert float(error) == pytest.approx(enough.new_inputs.covariance, rel=1e-3, abs=1e-4)
     assert "covariances" not in str(enough.verdict)
+    chosen = lb.condense(effects, predict, groups, joint=True, steps=50, **OPTIONS)
+    assert chosen.student.components == math.ceil(1.1 * needed)
+    assert chosen.new_inputs.covariance < 0.1
 
 
+@pytest.mark.slow
 def test_joint_bags_have_as_many_components_as_covariances_need():
     # a radon-like model: 85 groups with effects of their own, two kinds of rows in each
     effects = torch.randn(1500, 87, generator=generator(9))
