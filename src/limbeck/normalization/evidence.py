@@ -238,7 +238,7 @@ class PosteriorSample:
         z, log_p = self.z[fitted].flatten(0, 1), self.log_p[fitted].flatten()
         cut = len(z) - len(z) // 3
         best: tuple[float, Candidate, Student] | None = None
-        family, last = "", math.inf
+        family, last, tried = "", math.inf, list[str]()
         affine = self.target.coordinates.affine
         assert affine is not None
         known = candidates(kind, z, affine.factor, self.seed)
@@ -248,6 +248,9 @@ class PosteriorSample:
             new = candidate.family != family
             if best is not None and new and best[0] / math.sqrt(6) < std_error:
                 break
+            if best is not None and new and tried.index(best[1].family) < len(tried) - 3:
+                break  # three others were no better
+            tried += [candidate.family] if new else []
             if not new and family == "mixture" and last == math.inf:  # so are more components
                 continue
             last, family = math.inf if new else last, candidate.family
