@@ -1,13 +1,14 @@
 r"""Condense against thinning: predictive KL at new inputs, over posteriors of several families.
 
-    python benchmarks/condense.py [--only NAME ...] [--out experiments/results/condense.json]
+    python benchmarks/condense.py [--only NAME ...] [--out benchmarks/results/condense-cpu.json]
 
 Each posterior has draws, a predict function, training inputs and new inputs of the same kind. All
 methods represent the draws by K of them, or by K pseudo-draws; the score is the mean over new
 inputs of KL(average over all draws ‖ average of the K). Random thinning and kernel thinning are
 averaged over repeats. Kernel thinning is that of goodpoints (a Gaussian kernel of the parameters in
 units of their deviations, the median distance as width), Stein thinning of stein_thinning; what
-is not installed is left out. Intervals of ratios are bootstrapped over new inputs.
+is not installed is left out. Intervals of ratios are bootstrapped over new inputs. With ten
+components the draws are condensed once more, as a stream of batches.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 
 WIDE = torch.float64
-COMPONENTS = (10, 32)
+COMPONENTS = (3, 10, 32)
 ROOT = Path(__file__).parent.parent
 
 
@@ -362,7 +363,11 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
                 case.draws, case.predict, case.inputs, components=count, progress=False
             )
             ours = score(result.predict(case.new))
-        seconds = time.process_time() - began
+            seconds = time.process_time() - began
+            batches = iter(case.draws.split(50))
+            streamed = count == 10 and lb.condense(
+                batches, case.predict, case.inputs, components=count, progress=False
+            )
         rivals = {
             "random": np.mean([
                 score(case.draws[torch.randint(len(case.draws), (count,), generator=generator(s))])
@@ -380,6 +385,8 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
             "worth": found.worth, "start": found.start, "held_out": found.best,
             "verdict": result.verdict.state, "reasons": list(result.verdict.reasons),
         }  # fmt: skip
+        if streamed:
+            entry["streamed"] = float(score(streamed.predict(case.new)).mean())
         for rival, theirs in rivals.items():
             low, high = ratio_interval(ours, theirs)
             entry[rival] = {
@@ -396,7 +403,7 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[make.__name__ for make in CASES])
-    parser.add_argument("--out", type=Path, default=ROOT / "experiments/results/condense.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/condense-cpu.json")
     arguments = parser.parse_args()
     known = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for make in CASES:

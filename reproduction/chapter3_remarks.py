@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from limbeck.condensation.stepwise_em import StepSize, StepwiseEM
+from limbeck.condensation.stepwise_em import StepwiseEM
+from limbeck.training.schedules import RobbinsMonro
 from reproduction.chapter3_density import RESTARTS, START, curve, limbecks, texts
 from reproduction.chapter3_exact import exact_log_density
 from reproduction.chapter3_mixtures import (
@@ -42,7 +43,7 @@ class Trial(NamedTuple):
 
 
 def _powers() -> StepwiseEM:
-    return StepwiseEM(StepSize(1.0, 0.6), restarts=RESTARTS, start=START, average=0, window=0)
+    return StepwiseEM(RobbinsMonro(), restarts=RESTARTS, start=START, average=0, window=0)
 
 
 def _parameters() -> StepwiseEM:

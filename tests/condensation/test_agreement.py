@@ -3,14 +3,15 @@ r"""Agreement of densities without inputs, at the very samples; and whole times 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from limbeck.condensation import agreement as agreements
-from limbeck.condensation.agreement import SAMPLES, agreement
+from limbeck.condensation.agreement import SAMPLES, agreement, predictive
 from limbeck.condensation.predict_function import PredictFunction
-from limbeck.distributions import Mixture, Normal
+from limbeck.distributions import Mixture, Normal, Poisson
 from limbeck.posteriors.read import as_draws
 
 DOUBLE = torch.float64
@@ -69,3 +70,29 @@ def test_the_time_of_a_part_stands_for_that_of_all(monkeypatch):
     monkeypatch.setattr(agreements, "AT_ONCE", 10 * each)  # ten inputs at once
     found = agreement(predict, draws, lambda x: real(MEANS[0], x), x, None, (1, 1))
     assert found.seconds == (6.0, 2.0)
+
+
+@pytest.mark.parametrize("family", ["normal", "poisson"])
+def test_ranks_of_outcomes_are_even_for_the_average_itself_alone(family):
+    draws = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    x = torch.randn(300, 2, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+
+    def predict(w, x):
+        return (
+            Normal(x @ w, torch.ones((), dtype=DOUBLE))
+            if family == "normal"
+            else Poisson(log_rate=1 + 0.3 * x @ w)
+        )
+
+    stored = as_draws(draws)
+    function = PredictFunction(predict, draws[:8], x)
+    everything = partial(predictive, function, stored)
+    found = agreement(function, stored, everything, x, None, (1, 1))
+    assert found.coverage == pytest.approx(0.9, abs=0.015)
+    assert max(found.pit) - min(found.pit) < 0.03
+    one = agreement(function, stored, lambda x: predict(0 * draws[0], x), x, None, (1, 1))
+    assert one.coverage < 0.86  # one draw is too narrow
+    assert "90% intervals" in str(one)
+    y = torch.zeros(300, dtype=DOUBLE)
+    given = agreement(function, stored, everything, x, y, (1, 1))
+    assert given.pit != found.pit

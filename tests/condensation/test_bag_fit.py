@@ -1,5 +1,6 @@
 r"""Bags fitted at a pool of inputs: neighbours, choice of draws, joint predictions, verdicts."""
 
+import math
 import warnings
 
 import pytest
@@ -125,6 +126,43 @@ def test_a_stream_that_jumps_is_doubted_and_counts_its_draws():
     assert "have not converged: R̂" in str(jumped.verdict)
 
 
+def test_a_stream_that_jumps_midway_is_doubted_by_gradient_descent_too():
+    def stream(jump):
+        for step in range(130):
+            yield torch.randn(50, 2, generator=generator(step)) + (jump if step >= 35 else 0.0)
+
+    x = torch.randn(40, 2, generator=generator(3))
+    options = OPTIONS | {"optimizer": "adam", "steps": 100, "batch_size": 32}
+    steady = lb.condense(stream(0.0), logistic, x, **options)
+    assert steady.verdict.state != "doubtful"
+    assert "3,332" in str(steady)  # the draws that it took
+    with pytest.warns(UserWarning, match="R̂"):
+        jumped = lb.condense(stream(1e4), logistic, x, **options)
+    assert jumped.verdict.state == "doubtful"
+
+
+def test_a_streamed_posterior_is_condensed_as_a_stored_one():
+    stored = lb.condense(DRAWS, logistic, ROWS, **OPTIONS)
+    streamed = lb.condense(iter(DRAWS.split(20)), logistic, ROWS, **OPTIONS)
+    assert streamed.used == 392  # all but the eight that predict was tried at
+    new = torch.randn(300, 6, generator=generator(5))
+    t = torch.sigmoid(new @ DRAWS.T).mean(1)
+    errors = [float((r.predict(new).mean - t).abs().mean()) for r in (stored, streamed)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.1)
+    assert max(errors) < 0.005
+
+
+def test_a_function_may_have_numbers_of_another_type_than_the_draws():
+    errors = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+    def predict(w, x):
+        return lb.Normal(w[x], errors[x])
+
+    for draws in (DRAWS, iter(DRAWS.split(50))):
+        result = lb.condense(draws, predict, torch.arange(3), steps=20, **OPTIONS)
+        assert result.new_inputs.best < result.new_inputs.start
+
+
 def test_joint_predictions_have_the_posteriors_covariances():
     effects = torch.randn(500, 1, generator=generator(6)) + 0.5 * torch.randn(
         500, 4, generator=generator(7)
@@ -169,6 +207,29 @@ def test_joint_bags_of_too_few_components_are_doubted_with_the_number_that_is_ne
     error = (enough.student.covariances(groups).detach() - truth).norm() / truth.norm()
     assert float(error) == pytest.approx(enough.new_inputs.covariance, rel=1e-3, abs=1e-4)
     assert "covariances" not in str(enough.verdict)
+    chosen = lb.condense(effects, predict, groups, joint=True, steps=50, **OPTIONS)
+    assert chosen.student.components == math.ceil(1.1 * needed)
+    assert chosen.new_inputs.covariance < 0.1
+
+
+@pytest.mark.slow
+def test_joint_bags_have_as_many_components_as_covariances_need():
+    # a radon-like model: 85 groups with effects of their own, two kinds of rows in each
+    effects = torch.randn(1500, 87, generator=generator(9))
+    x = {"group": torch.arange(170) % 85, "floor": (torch.arange(170) >= 85).float()}
+
+    def predict(w, x):
+        return lb.Normal(
+            1.4 + 0.3 * w[:85][x["group"]] + 0.1 * w[85] * x["floor"], (0.1 * w[86]).exp()
+        )
+
+    options = OPTIONS | {"held_out_fraction": 0}  # every group is to be predicted
+    result = lb.condense(effects, predict, x, joint=True, steps=40, **options)
+    assert 75 <= result.new_inputs.needed < result.student.components <= 97
+    assert result.new_inputs.covariance < 0.1
+    assert "covariances" not in str(result.verdict)
+    alone = lb.condense(effects, predict, x, steps=2, pool=100, **options)
+    assert alone.student.components == 10
 
 
 def test_joint_samples_need_joint_training():

@@ -50,6 +50,15 @@ def test_predictions_take_arrays_and_tensors_of_any_type(result):
         result.predict(np.full((3, 2), np.nan))
 
 
+def test_predictions_as_an_arviz_object(result):
+    pytest.importorskip("arviz")
+    found = result.to_arviz(X[:5], torch.ones(5), samples=4000)
+    y = found["posterior_predictive"]["y"].values
+    assert y.shape == (1, 4000, 5)
+    np.testing.assert_allclose(y.mean((0, 1)), result.predict(X[:5]).mean, atol=0.04)
+    assert found["observed_data"]["y"].shape == (5,)
+
+
 def test_the_report_is_the_plain_formulas(result):
     y = (torch.arange(30) % 2).double()
     report = result.report(X, y)

@@ -86,7 +86,8 @@ def test_the_students_kind_is_the_users_choice():
 
 def test_real_numbers_and_counts():
     loc = W @ X.T
-    result = condense(predictions=Normal(loc, 0.5), inputs=X, lr=0.01, **FAST | {"steps": 400})
+    fast = FAST | {"steps": 400, "held_out_fraction": 0}  # 60 rows are too few to be without any
+    result = condense(predictions=Normal(loc, 0.5), inputs=X, lr=0.01, **fast)
     found = result.predict(X)
     assert isinstance(found, Normal)
     assert np.abs(found.mean.numpy() - loc.mean(0)).mean() < 0.2
@@ -109,6 +110,33 @@ def test_real_numbers_and_counts():
 def test_bad_input_is_refused(arguments, argument, received):
     with refused(argument, received):
         condense(**FAST | {"predictions": P, "inputs": X} | arguments)
+
+
+def test_draws_of_outcomes_keep_their_means_and_variances():
+    y = (W @ X.T).repeat(20, 0) + RNG.normal(0.0, 0.5, (20 * S, N))
+    for given in ({"y": y}, {"posterior_predictive": {"y": y.reshape(5, -1, N)}}):
+        found = as_predictions(given, N)
+        np.testing.assert_allclose(found.mean, y.mean(0), rtol=1e-10)
+        np.testing.assert_allclose(found.variance, y.var(0), rtol=1e-10)
+    result = condense(predictions={"y": y}, inputs=X, lr=0.01, **FAST | {"held_out_fraction": 0})
+    assert np.abs(result.predict(X).mean.numpy() - y.mean(0)).mean() < 0.3
+    counts = RNG.poisson(2.0, (500, N))
+    shares = as_predictions({"y": counts}, N)
+    np.testing.assert_allclose(shares.mean[:, 1], (counts == 1).mean(0), rtol=1e-6)
+    assert isinstance(as_predictions({"y": counts > 2}, N), Bernoulli)
+
+
+def test_draws_of_outcomes_that_are_refused():
+    y = RNG.normal(size=(500, N))
+    for wrong, argument, received in (
+        ({"y": y, "z": y}, "predictions", "'z'"),
+        ({"y": y[:50]}, "predictions['y']", r"shape \(50, 60\)"),
+        ({"y": y.T}, "predictions['y']", r"shape \(60, 500\)"),
+        ({"y": y * 0 + 0.5}, "predictions['y']", "equal outcomes at 60 of 60"),
+        ({"y": np.where(y > 3, np.nan, y)}, "predictions['y']", "NaN"),
+    ):
+        with refused(argument, received):
+            as_predictions(wrong, N)
 
 
 def test_stored_predictions_have_no_derivatives():

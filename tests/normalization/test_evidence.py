@@ -15,7 +15,7 @@ from torch.distributions import (
 
 import limbeck as lb
 from limbeck.distributions.conversion import validation
-from limbeck.normalization import evidence_bridges
+from limbeck.normalization import evidence
 from limbeck.normalization.evidence_students import Candidate, StudentT
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
@@ -75,6 +75,23 @@ def test_functions_of_one_draw_or_of_many(function):
     check(e, 1.5 * LOG_2PI)
 
 
+def test_columns_and_floats_of_functions():
+    check(quick(lambda x: standard(x)[:, None], normal_draws(400)), 1.5 * LOG_2PI)
+    check(quick(lambda x: float(standard(x)), normal_draws(400), sweeps=1), 1.5 * LOG_2PI)
+
+
+def test_draws_that_were_copied_or_read_by_other_axes_are_doubtful():
+    x = normal_draws(500)
+    resampled = x[torch.randint(500, (2000,), generator=generator())]
+    for copied in (torch.stack([x, x]), torch.stack([x] * 4), torch.cat([x, x]), resampled):
+        e = quick(standard, copied)
+        assert any("copied or resampled" in reason for reason in e.verdict.doubts)
+    check(quick(standard, x.repeat_interleave(4, 0)), 1.5 * LOG_2PI)  # as Metropolis stays
+    with pytest.warns(UserWarning, match="2,000 chains of 3 draws"):
+        e = quick(lambda d: -d["x"].square() / 2, {"x": normal_draws()})
+    assert any("chains of 3 draws" in reason for reason in e.verdict.doubts)
+
+
 def test_a_function_of_numpy_is_checked_by_slice_sampling():
     draws = normal_draws(400).numpy()
     e = quick(lambda x: -0.5 * np.sum(np.square(np.asarray(x)), -1), draws)
@@ -96,6 +113,20 @@ def test_supports_by_name_and_chains():
 
     support = {"w": "simplex", "s": constraints.positive, "p": (0, 1), "c": "ordered"}
     check(quick(log_density, draws, support=support, student="student_t"), 3.0)
+
+
+def test_cholesky_factors_of_correlations_have_constants():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        draws = torch.distributions.LKJCholesky(2, 2.0).sample((2000,)).double()
+
+    def log_density(d):
+        log = torch.distributions.LKJCholesky(2, 2.0, validate_args=False).log_prob(d["L"])
+        return log + 1.0
+
+    support = {"L": constraints.corr_cholesky}
+    e = quick(log_density, {"L": draws}, support=support, layout="draws", student="student_t")
+    check(e, 1.0)
 
 
 def test_a_density_that_is_zero_somewhere():
@@ -154,7 +185,7 @@ def test_a_student_that_diverges_on_more_draws_is_not_taken(monkeypatch):
         return StudentT(x, math.inf) if len(x) < 900 else Diverged()
 
     fits = [Candidate("gaussian", "gaussian", fit)]
-    monkeypatch.setattr(evidence_bridges, "candidates", lambda *arguments: fits)
+    monkeypatch.setattr(evidence, "candidates", lambda *arguments: fits)
     check(quick(standard, normal_draws()), 1.5 * LOG_2PI)
 
 
@@ -333,11 +364,17 @@ def test_the_standard_error_is_right_over_repeats():
         (normal_draws().long(), "draws", "whole numbers"),
         (normal_draws().where(normal_draws() < 3, math.nan), "draws", "NaN"),
         (normal_draws()[:, [0, 0, 1]], "draws", "linear functions"),
+        ({"a": normal_draws(), "b": normal_draws()[:, 0]}, "draws['b']", "linear functions"),
     ],
 )
 def test_draws_that_are_refused(draws, argument, received):
+    named = isinstance(draws, dict)
+
+    def log_density(x):
+        return standard(x["a"]) - x["b"] if named else standard(x)
+
     with refused(argument, received):
-        lb.log_evidence(standard, draws)
+        lb.log_evidence(log_density, draws, layout="draws" if named else "auto")
 
 
 def test_names_in_errors():

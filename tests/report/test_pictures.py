@@ -73,6 +73,20 @@ def test_pseudo_draws_are_drawn_where_they_are():
         pictures.weights(saved._replace(arrays=single))
 
 
+def test_worth_and_ranks_are_the_saved_numbers():
+    saved = making.saved("condense")
+    curve, pit = [[1, 0.4], [2, 0.2], [4, 0.1]], [0.2, 0.5, 0.3]
+    new = {"curve": curve, "best": 0.05}
+    saved = saved._replace(content=saved.content | {"new_inputs": new, "agreement": {"pit": pit}})
+    axes = pictures.worth(saved)
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), curve)
+    assert axes.get_label().endswith("of the bag, 0.05.")
+    assert [bar.get_height() for bar in pictures.ranks(saved).patches] == pit
+    for draw in (pictures.worth, pictures.ranks):
+        with refused("saved", "a result without"):
+            draw(making.saved("logz"))
+
+
 def test_curves_are_the_arrays():
     saved = making.saved("density")
     axes = pictures.curve(saved)

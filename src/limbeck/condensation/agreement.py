@@ -13,12 +13,13 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from limbeck.arrays import X, part_of, rows
+from limbeck.arrays import X, part_of, random, rows
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.pool import OUTCOMES, Pool
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.teachers import AT_ONCE, Average
 from limbeck.distributions import average
+from limbeck.distributions.base import Distribution
 from limbeck.posteriors.draws import Draws
 from limbeck.text import PlainTable, compared, table_text
 
@@ -40,6 +41,7 @@ class Agreement:
     seconds: tuple[float, float]  # for all inputs, by the average and by the student
     at: str = "inputs"
     new_inputs: NewInputs | None = None
+    pit: tuple[float, ...] | None = None  # shares of the outcomes by the student's CDF, in 20 bins
 
     def table(self) -> Table:
         r"""The comparison as a table."""
@@ -52,6 +54,8 @@ class Agreement:
         table.add_row("KL(t ‖ f), nats", "", f"{self.kl:.2g}{error}")
         if self.log_prob is not None:
             table.add_row("log probability", *(f"{each:.4f}" for each in self.log_prob))
+        if self.coverage is not None:
+            table.add_row("outcomes in 90% intervals", "", f"{self.coverage:.1%}")
         table.add_row("bytes", *(f"{each:,}" for each in self.bytes))
         times = [1e3 * seconds for seconds in self.seconds]
         table.add_row("milliseconds", *(f"{t:,.0f}" if t >= 100 else f"{t:.3g}" for t in times))
@@ -61,6 +65,11 @@ class Agreement:
 
     def __str__(self) -> str:
         return table_text(self.table()) + self.sentence()
+
+    @property
+    def coverage(self) -> float | None:
+        r"""The share of the outcomes inside the student's 90% intervals; None of classes."""
+        return None if self.pit is None else sum(self.pit[1:-1])
 
     def savings(self) -> list[str]:
         r"""How much smaller and faster the student is, if that is known."""
@@ -107,7 +116,7 @@ def agreement(
 ) -> Agreement:
     r"""Compare a student, a function of x, or a density at samples, with the average over draws."""
     generator = torch.Generator().manual_seed(seed)
-    errors, divergences, logs = [], [], []
+    errors, divergences, logs, ranks = [], [], [], list[Tensor]()
     if x is None:
         t, size = predictive(predict, draws), _block_size(predict, draws)
         events = t.sample((SAMPLES,), generator)
@@ -129,9 +138,12 @@ def agreement(
             errors.append((t.mean - f.mean).abs().flatten())
             pool = Pool.at(block, t, classes, each, generator)
             divergences.append((pool.divergence(f) if classes else pool.terms(f)).flatten())
+            seen = pool.y.movedim(1, 0)
             if y is not None:
-                labels = y[start : start + size]
+                seen = labels = y[start : start + size]
                 logs.append(torch.stack([t.log_prob(labels), f.log_prob(labels)]).flatten(1))
+            if not classes and not f.event:
+                ranks.append(_ranks(f, seen, generator))
         teacher = partial(predictive, predict, draws, part_of(x, 0, size))
         whole = partial(student, x)
     error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
@@ -147,7 +159,20 @@ def agreement(
         bytes=bytes_,
         seconds=(_seconds(teacher) * n / size, _seconds(whole)),
         at="samples" if x is None else "inputs",
+        pit=_shares(torch.cat(ranks)) if ranks else None,
     )
+
+
+def _ranks(f: Distribution, y: Tensor, generator: torch.Generator) -> Tensor:
+    r"""P(Y ≤ y) of outcomes, at random in its jumps: uniform if outcomes are of f."""
+    before = y - 1 if f.discrete else y.nextafter(y.new_tensor(-math.inf))
+    below, at = f.cdf(before), f.cdf(y)
+    return (below + (at - below) * random(torch.rand, at.shape, at, generator)).flatten()
+
+
+def _shares(ranks: Tensor) -> tuple[float, ...]:
+    counts = torch.histc(ranks.double().cpu(), 20, 0.0, 1.0)
+    return tuple((counts / counts.sum()).tolist())
 
 
 def _seconds(call: Callable[[], Any]) -> float:

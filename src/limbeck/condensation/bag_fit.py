@@ -7,12 +7,12 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, part_of, rows
+from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import (
@@ -25,6 +25,7 @@ from limbeck.condensation.held_out import (
 )
 from limbeck.condensation.pool import (
     CANDIDATES,
+    COVARIANCE_INPUTS,
     FEATURES,
     Covariances,
     Pool,
@@ -54,6 +55,7 @@ PREDICTIONS = 3 * 10**7  # single predictions of outcomes that the average at a 
 POOL = 4_000, 1_500  # inputs of a pool at most: of classes, and of drawn outcomes
 STREAM_BYTES = 2**28  # of the draws of a stream, at most
 STOP = "the divergence at held-out inputs also decided when to stop"
+JOINT_MARGIN = 1.1  # components of a joint bag, of the least number that covariances need
 MEMORY = 20  # past steps that give the curvature
 LARGEST_MOVE = 1.0  # root mean square of a step: parameters are in units of deviations
 
@@ -73,80 +75,130 @@ def can_pool(source: Inputs) -> bool:
     return not any(isinstance(part, Loader | Seek) for part in sources_of(source))
 
 
+def make_bag(
+    function: PredictFunction, draws: Draws | Stream, request: Request, components: int
+) -> SampleBag:
+    r"""A bag of the posterior's structure."""
+    if not function.vmapped:
+        received = f"None with a predict that torch cannot map over draws ({function.reason})"
+        raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
+    thesis = request.preset == "thesis"
+    return SampleBag(
+        function.function, draws, components, support=request.support, weighted=request.weighted,
+        start="normal" if thesis else "draws", scaled=not thesis, dtype=request.dtype,
+        generator=torch.Generator().manual_seed(request.training.seed),
+    )  # fmt: skip
+
+
 def fit_bag(
-    request: Request, bag: SampleBag, function: PredictFunction, draws: Draws | Stream,
-    split: HeldOut, steps: int, diagnostics: Diagnostics | None,
+    request: Request, function: PredictFunction, draws: Draws | Stream, split: HeldOut, steps: int,
+    diagnostics: Diagnostics | None,
 ) -> Condensed:  # fmt: skip
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
-    training, seed, dtype = request.training, request.training.seed, bag.free.dtype
+    training, seed, dtype = request.training, request.training.seed, request.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    stored, end = _read(draws, request.samples, bag.free.device, dtype)
-    size = _pool_size(request, function, stored.count, bag.components)
-    x, weight, given = _training_inputs(split.training, size, request.noise, generator)
-    new = _held_out_inputs(split, max(100, size // 4), request.noise, generator)
-    new = x if new is None else new  # with other outcomes
-    everything = join([x, new])
-    outcomes = PREDICTIONS // (stored.count * rows(everything))
-    outcomes = max(16, min(256, outcomes, 40_000 // rows(everything)))
-    pool, noise = average_at(function, stored, everything, outcomes, generator)
-    finite = pool.log_t.isfinite().flatten(1).all(1).cpu()
-    if bad := int((~finite[:given]).sum()):
-        received = f"log probabilities that are NaN or infinite at {bad:,} of {given:,} inputs"
-        raise ArgumentError("predict", received, "finite ones at outcomes of the draws")
-    place = torch.arange(len(finite))
-    inside, outside = (place[finite & part] for part in (place < rows(x), place >= rows(x)))
-    trained = pool.take(inside)
-    watched = pool.take(outside) if len(outside) else trained
-    candidates = _start(bag, function, stored, trained, generator)
-    covariances = None
+    stored, end = _read(draws, request.samples, request.device, dtype)
+    covariances, components = None, request.count
     if request.joint:
-        # all rows, also held-out ones: covariances of a group that is left out cannot be known
-        parts = (split.training, None if split.kind == GIVEN else split.source)
-        known = [part.x for part in parts if isinstance(part, Dataset)]
-        covariances = Covariances.of(function, stored, join(known) if known else x)
-    wrapped = PoolDivergence(bag, trained.classes, covariances)
+        covariances = Covariances.of(function, stored, _joint_inputs(split))
+        if request.components == "auto":
+            enough = covariances.components() * JOINT_MARGIN
+            components = min(max(components, math.ceil(enough)), stored.count)
+    bag = make_bag(function, stored, request, components).to(request.device)
+    size = _pool_size(request, function, stored.count, components)
+    targets = _Targets.of(function, stored, split, size, request.noise, generator)
+    candidates = _start(bag, function, stored, targets.trained, generator)
+    wrapped = PoolDivergence(bag, targets.trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
-    before = float(watched.divergences(bag).mean())
+    before = float(targets.watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
     settings = replace(
-        training, update=LBFGS(), batch_size=rows(trained.x), engine="eager", steps=steps,
-        held_out=watched.data(), patience=training.patience or 8,
+        training, update=LBFGS(), batch_size=rows(targets.trained.x), engine="eager", steps=steps,
+        held_out=targets.watched.data(), patience=training.patience or 8,
     )  # fmt: skip
-    weights = None if weight is None else weight[inside.to(weight.device)]
     # nearer than the draws themselves are to the posterior; covariances need all steps
-    enough = -math.inf if request.joint else noise / 4
-    run, outcome = run_steps(None, wrapped, trained.data(weights), kl(), settings, enough)
+    enough = -math.inf if request.joint else targets.noise / 4
+    data = targets.trained.data(targets.weight)
+    run, outcome = run_steps(None, wrapped, data, kl(), settings, enough)
     if run.best and run.plateau is not None and run.plateau.best < before + penalty:
         wrapped.load_state_dict(run.best)
     else:  # never worse than the draws that it started from
         bag.load_state_dict(start)
     bag.joint = request.joint
-    notes = [*draws.notes, *function.notes]
-    if lost := int((~finite).sum()):
-        notes.append(f"{lost:,} inputs between rows were left out: predict is not finite there")
     if end is not None:
         outcome["stop_reason"] += f"; {end}"
         if isinstance(end, StreamBroken):
             message = f"{end}; the student of the draws so far is returned"
             warnings.warn(message, stacklevel=user_stacklevel())
     result = Condensed(
-        bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws), notes=notes,
-        used=stored.count, draw_bytes=teachers.bytes_of(stored.count, draws.structure, dtype),
+        bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws),
+        notes=[*draws.notes, *function.notes, *targets.notes], used=stored.count,
+        draw_bytes=teachers.bytes_of(stored.count, draws.structure, dtype),
         head=OutputFamily.of(function.example), calling=function, posterior=draws,
     )  # fmt: skip
-    check_student(result, part_of(x, 0, 8))
-    after = float(watched.divergences(bag).mean())
-    curve = draws_curve(*ratios(function, candidates, watched, generator, 4 * FEATURES), generator)
+    check_student(result, part_of(targets.trained.x, 0, 8))
+    after = float(targets.watched.divergences(bag).mean())
+    likely = ratios(function, candidates, targets.watched, generator, 4 * FEATURES)
+    curve = draws_curve(*likely, generator)
     measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
     if covariances is not None:
-        others = Covariances.of(function, stored, new)
+        others = Covariances.of(function, stored, targets.watched.x)
         measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
         measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
-    data = split.training if isinstance(split.training, Dataset) else Dataset(x)
-    new_inputs = check_new_inputs(split, data, measure, seed, STOP, 1e-3)
-    result.new_inputs = replace(new_inputs, curve=tuple(curve.items()), noise=noise, **measured)
+    rows_seen = (
+        split.training if isinstance(split.training, Dataset) else Dataset(targets.trained.x)
+    )
+    new_inputs = check_new_inputs(split, rows_seen, measure, seed, STOP, 1e-3)
+    result.new_inputs = replace(
+        new_inputs, curve=tuple(curve.items()), noise=targets.noise, **measured
+    )
     return result
+
+
+class _Targets(NamedTuple):
+    r"""The average over draws at the inputs that a bag is trained at, and at others."""
+
+    trained: Pool
+    weight: Tensor | None  # of the inputs that it is trained at
+    watched: Pool  # decides when to stop
+    noise: float  # about the average's own error
+    notes: list[str]
+
+    @classmethod
+    def of(
+        cls, function: PredictFunction, draws: Draws, split: HeldOut, size: int, noise: float,
+        generator: torch.Generator,
+    ) -> _Targets:  # fmt: skip
+        x, weight, given = _inputs(split.training, size, max(1, size // 2), noise, generator)
+        new = _held_out_inputs(split, max(100, size // 4), noise, generator)
+        new = x if new is None else new  # with other outcomes
+        both = join([x, new])
+        outcomes = PREDICTIONS // (draws.count * rows(both))
+        outcomes = max(16, min(256, outcomes, 40_000 // rows(both)))
+        pool, error = average_at(function, draws, both, outcomes, generator)
+        # a function may have numbers of another type than the draws
+        pool = map_tensors(lambda t: t.to(draws.dtype) if t.is_floating_point() else t, pool)
+        finite = pool.log_t.isfinite().flatten(1).all(1).cpu()
+        if bad := int((~finite[:given]).sum()):
+            received = f"log probabilities that are NaN or infinite at {bad:,} of {given:,} inputs"
+            raise ArgumentError("predict", received, "finite ones at outcomes of the draws")
+        lost = int((~finite).sum())
+        note = f"{lost:,} inputs between rows were left out: predict is not finite there"
+        index = finite.nonzero()[:, 0]
+        inside, outside = index[index < rows(x)], index[index >= rows(x)]
+        trained = pool.take(inside)
+        watched = pool.take(outside) if len(outside) else trained
+        weight = None if weight is None else weight[inside.to(weight.device)]
+        return cls(trained, weight, watched, error, [note] if lost else [])
+
+
+def _joint_inputs(split: HeldOut) -> X:
+    r"""Inputs whose covariances are trained: all rows, or fresh inputs."""
+    # also held-out rows: covariances of a group that is left out cannot be known
+    parts = (split.training, None if split.kind == GIVEN else split.source)
+    known = [part.x for part in parts if isinstance(part, Dataset)]
+    return join(known) if known else split.training(COVARIANCE_INPUTS).x
 
 
 def _read(
@@ -159,7 +211,7 @@ def _read(
     batches, done, end = list[X](), 0, None
     while done < count and end is None:
         try:
-            batches.append(draws.next(min(100, count - done)))
+            batches.append(draws.next(min(100, count - done), short=True))
             done += rows(batches[-1])
         except StreamEnded as error:
             if not batches:
@@ -180,41 +232,33 @@ def _start(
     return candidates
 
 
-def _training_inputs(
-    source: Inputs, size: int, noise: float, generator: torch.Generator
+def _inputs(
+    source: Inputs, size: int, most: int, noise: float, generator: torch.Generator
 ) -> tuple[X, Tensor | None, int]:
-    r"""Inputs of a pool, with weights: rows and their neighbours; the number of the former."""
+    r"""Inputs of a source, with weights, and how many are its own: of a data set, at most `most`
+    rows, and neighbours of them up to `size`.
+    """
     if not isinstance(source, Dataset):
         batch = source(size)
         return batch.x, batch.weight, size
-    index = sample_rows(source, max(1, size // 2), generator)
-    batch = source.build(index)
-    x, origin = _with_neighbours(batch.x, size, noise, generator)
-    weight = None if batch.weight is None else batch.weight[origin.to(index.device)]
-    return x, weight, len(index)
-
-
-def _with_neighbours(x: X, size: int, noise: float, generator: torch.Generator) -> tuple[X, Tensor]:
-    r"""Rows, and neighbours of them up to a number; and the row that each started from."""
-    origin, near = torch.arange(rows(x)), neighbours(x, size - rows(x), noise, generator)
-    if near is None:
-        return x, origin
-    return join([x, near[0]]), torch.cat([origin, near[1].cpu()])
+    batch = source.build(sample_rows(source, most, generator))
+    x, count, weight = batch.x, rows(batch.x), batch.weight
+    near = neighbours(x, max(0, size - count), noise, generator)
+    if near is not None:
+        x = join([x, near[0]])
+        weight = None if weight is None else torch.cat([weight, weight[near[1].to(weight.device)]])
+    return x, weight, count
 
 
 def _held_out_inputs(
     split: HeldOut, size: int, noise: float, generator: torch.Generator
 ) -> X | None:
     r"""Inputs that decide when to stop: held-out rows and their neighbours, or fresh inputs."""
-    if isinstance(split.source, Dataset):
-        x = split.source.build(sample_rows(split.source, MEASURED, generator)).x
-        if split.kind == GIVEN:
-            return x
-        return _with_neighbours(x, max(size, rows(x)), noise, generator)[0]
-    if isinstance(split.training, Dataset):  # without held-out rows
+    if split.source is None and isinstance(split.training, Dataset):  # without held-out rows
         near = neighbours(split.training.x, size, noise, generator)
         return None if near is None else near[0]
-    return (split.training if split.source is None else split.source)(size).x
+    source = split.training if split.source is None else split.source
+    return _inputs(source, size, MEASURED, 0.0 if split.kind == GIVEN else noise, generator)[0]
 
 
 class LBFGS:

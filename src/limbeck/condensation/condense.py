@@ -15,7 +15,7 @@ from limbeck import arguments as arg
 from limbeck import losses
 from limbeck.arrays import Batch, X
 from limbeck.condensation import densities, teachers
-from limbeck.condensation.bag_fit import can_pool, fit_bag
+from limbeck.condensation.bag_fit import can_pool, fit_bag, make_bag
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import MEASURED, NewInputs, check_new_inputs, hold_out, judge
 from limbeck.condensation.pool import OUTCOMES, Pool, posterior_divergence
@@ -23,12 +23,10 @@ from limbeck.condensation.predict_function import (
     OutputFamily,
     Pair,
     PairDensity,
-    PredictFunction,
     class_logs,
     class_student,
     rows_of,
 )
-from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
@@ -57,7 +55,7 @@ def condense(
     predict: arg.UserObject[Callable[..., Distribution] | None] = None,
     inputs: arg.UserObject[object] = None,
     *,
-    components: arg.Count = 10,
+    components: arg.Count | arg.Auto = "auto",
     student: nn.Module | None = None,
     loss: arg.UserObject[Loss | str] = "auto",
     online: arg.Flag | arg.Auto = "auto",
@@ -101,7 +99,8 @@ def condense(
             without inputs, a function of a draw that gives one density. Default: None, likewise.
         inputs: Where predictions are to be alike: anything that `limbeck.inputs` takes. Default:
             None, for a density without inputs.
-        components: Pseudo-draws of the student, or components of a density. Default: 10.
+        components: Pseudo-draws of the student, or components of a density. Default: "auto", 10;
+            with `joint=True` as many as covariances of the inputs need, if these are more.
         student: A module: of logits (n, K) for classes, of (mean, log scale) for real numbers, of
             log rates for counts, or of limbeck's distributions. It is trained in place. Default: a
             `SampleBag`, or a `GaussianMixture` without inputs.
@@ -110,8 +109,9 @@ def condense(
         online: Whether to use one draw an input. Default: "auto", with streams and more than a
             gigabyte.
         predictions: Predictions of the draws at the inputs, computed elsewhere: probabilities
-            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape.
-            Default: None.
+            (S, n) or (S, n, K), averages of them (n,) or (n, K), or a distribution of such a shape;
+            or draws of outcomes (S, n) as a dict of one variable, or an ArviZ object with such a
+            group posterior_predictive. Default: None.
         support: Bounds of the variables of a bag; see `SampleBag`. Default: "auto".
         weighted: Whether the components of a bag have trained weights. Default: False.
         var_names: Variables to take, or, as "~name", to leave out. Default: all.
@@ -229,10 +229,9 @@ def _condense_draws(
     function, draws = request.bind(x)
     diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if bag_steps is not None and function.vmapped and can_pool(source):
-        bag, _ = _make_bag(function, draws, training, request)
-        return fit_bag(request, bag.to(device), function, draws, split, bag_steps, diagnostics)
+        return fit_bag(request, function, draws, split, bag_steps, diagnostics)
     if student is None:
-        student, training = _make_bag(function, draws, training, request)
+        student, training = make_bag(function, draws, request, request.count), _rate(training)
     head = OutputFamily.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
     fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
@@ -312,7 +311,7 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     targets = averages if split.rows is None else rows_of(averages, split.rows[0])
     head, x = OutputFamily.of(targets), source.probe(PROBE).x
     if student is None and request.draws is not None:
-        student, training = _make_bag(*request.bind(x), training, request)
+        student, training = make_bag(*request.bind(x), request, request.count), _rate(training)
     elif student is None:
         student = _make_net(source.x, targets, head, seed, dtype)
     student = student.to(device)
@@ -341,23 +340,11 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
     return result
 
 
-def _make_bag(
-    function: PredictFunction, draws: Draws | Stream, training: Training, request: Request
-) -> tuple[SampleBag, Training]:
-    r"""A bag of the posterior's structure, with a learning rate where the user gave none."""
-    if not function.vmapped:
-        received = f"None with a predict that torch cannot map over draws ({function.reason})"
-        raise ArgumentError("student", received, "a module; or a predict in torch, for a bag")
-    if training.update is None and training.optimizer == "auto" and training.lr is None:
-        training = replace(training, lr=0.05)  # numbers are in units of the posterior's deviations
-    generator, dtype = torch.Generator().manual_seed(training.seed), request.dtype
-    thesis = request.preset == "thesis"
-    bag = SampleBag(
-        function.function, draws, request.components, support=request.support,
-        weighted=request.weighted, start="normal" if thesis else "draws", scaled=not thesis,
-        dtype=dtype, generator=generator,
-    )  # fmt: skip
-    return bag, training
+def _rate(training: Training) -> Training:
+    r"""The learning rate of a bag, whose numbers are in units of the posterior's deviations."""
+    if training.update is None and training.lr is None and training.optimizer == "auto":
+        return replace(training, lr=0.05)
+    return training
 
 
 def _make_net(

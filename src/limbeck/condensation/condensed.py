@@ -29,7 +29,7 @@ from limbeck.condensation.predict_function import (
     unpair,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal
+from limbeck.condensation.teachers import WarnOnce, bytes_of, draws_to_compare, marginal
 from limbeck.distributions.conversion import check
 from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
 from limbeck.inputs.base import Inputs
@@ -155,16 +155,14 @@ class Condensed(Result):
         average = self.posterior if posterior is None else as_draws(posterior)
         if average is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
-        if isinstance(average, Stream):
-            n = draws
-            try:
-                average = Draws.one_chain(average.next(n))
-            except StreamEnded as end:
-                received = f"a stream without {n:,} further draws ({end})"
-                expected = "posterior=, draws to compare with; or fewer draws= of a longer stream"
-                raise ArgumentError("posterior", received, expected) from end
+        try:
+            known = draws_to_compare(average, draws)
+        except StreamEnded as end:
+            received = f"a stream without {draws:,} further draws ({end})"
+            expected = "posterior=, draws to compare with; or fewer draws= of a longer stream"
+            raise ArgumentError("posterior", received, expected) from end
         like = next(self.student.parameters())
-        stored = average.to(like.device, like.dtype)
+        stored = known.to(like.device, like.dtype)
         sizes = bytes_of(stored.count, stored.structure, like.dtype), self.bytes
         outcomes = None if y is None else as_part(y, "y").values.to(like.device)
         inputs = None if self.head is None else self._to_student(x)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, as_array, as_tensor, floats, rows, strip_prefix
+from limbeck.arrays import Batch, X, as_array, as_tensor, floats, label, rows, strip_prefix
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
@@ -23,6 +24,7 @@ from limbeck.condensation.teachers import DrawSource, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical
+from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
@@ -33,12 +35,14 @@ from limbeck.losses.values import cross_entropy, kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
-from limbeck.posteriors.draws import Draws
+from limbeck.posteriors.draws import Draws, group
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
 from limbeck.training.result import History
 
+MIN_OUTCOMES = 100  # draws of outcomes at an input, for an estimate of their density
+MAX_COUNT = 256  # above which whole numbers are taken as real ones
 Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
 
 
@@ -213,7 +217,7 @@ def condense_density(
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
         options: dict[str, Any] = {"dtype": dtype, "device": device, "generator": generator}
-        student = GaussianMixture(request.components, dim, covariance, **options)
+        student = GaussianMixture(request.count, dim, covariance, **options)
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
@@ -256,9 +260,13 @@ def condense_density(
 def as_predictions(predictions: object, n: int) -> Any:
     r"""The average over draws of predictions at n inputs, as one distribution of batch shape (n,).
 
-    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,).
+    They are probabilities (S, n), (S, n, K), (n,) or (n, K), or a distribution (S, n) or (n,); or
+    draws of outcomes (..., n), the only variable of a dict or of a group posterior_predictive.
     """
-    if not isinstance(predictions, Distribution):
+    drawn = group(predictions, "posterior_predictive", "predictions")
+    if drawn is not None:
+        predictions = _as_outcomes(drawn, n)
+    elif not isinstance(predictions, Distribution):
         predictions = _as_classes(predictions, n)
     distribution = as_distribution(predictions, "predictions")
     shape = tuple(distribution.batch_shape)
@@ -268,6 +276,34 @@ def as_predictions(predictions: object, n: int) -> Any:
         return full if len(shape) == 1 else average(full)
     received = f"a {type(distribution).__name__} of the batch shape {shape}"
     raise ArgumentError("predictions", received, f"the shape (draws, {n}) or ({n},)")
+
+
+def _as_outcomes(drawn: Mapping[str, Any], n: int) -> Distribution:
+    r"""Draws of outcomes (..., n) as a distribution: the shares of counts, or a kernel estimate.
+
+    Kernels are narrow normal densities about the draws, which move towards their mean such that
+    means and variances stay those of the draws.
+    """
+    if len(drawn) != 1:
+        expected = "draws of one variable, as {'y': draws}"
+        raise ArgumentError("predictions", f"variables {list(drawn)}", expected)
+    [(name, values)] = drawn.items()
+    y = as_tensor(as_array(values, label("predictions", name))).to("cpu", torch.float64)
+    if y.ndim < 2 or y.shape[-1] != n or y[..., 0].numel() < MIN_OUTCOMES:
+        expected = f"draws of outcomes (draws, {n}), at least {MIN_OUTCOMES}"
+        raise ArgumentError(label("predictions", name), f"shape {tuple(y.shape)}", expected)
+    y = y.reshape(-1, n)
+    if not y.isfinite().all():
+        raise ArgumentError(label("predictions", name), "NaN or infinity", "finite outcomes")
+    if (y == y.round()).all() and y.min() >= 0 and y.max() < MAX_COUNT:
+        shares = torch.stack([(y == k).double().mean(0) for k in range(int(y.max()) + 1)], 1)
+        return _as_classes(shares if shares.shape[1] > 2 else y.mean(0), n)
+    mean, deviation = y.mean(0), y.std(0, correction=0)
+    if not (deviation > 0).all():
+        received = f"equal outcomes at {int((deviation == 0).sum()):,} of {n:,} inputs"
+        raise ArgumentError(label("predictions", name), received, "draws of outcomes, with noise")
+    width = 1.06 * len(y) ** -0.2  # of Silverman's rule, in deviations
+    return Normal(mean + math.sqrt(1 - width**2) * (y - mean), (width * deviation).expand_as(y))
 
 
 def _as_classes(predictions: object, n: int) -> Distribution:
@@ -283,7 +319,8 @@ def _as_classes(predictions: object, n: int) -> Distribution:
         raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
     if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
         received = f"numbers between {p.min():.4g} and {p.max():.4g}"
-        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
+        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws, or "
+        expected += "{'y': draws of outcomes}"
         raise ArgumentError("predictions", received, expected)
     if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
         received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"

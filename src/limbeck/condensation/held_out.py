@@ -6,19 +6,19 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, part_of, rows
+from limbeck.arrays import X, join, map_tensors, rows
 from limbeck.condensation.predict_function import rows_of
 from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.storage import files
+from limbeck.teachers.keys import row_keys
 from limbeck.training.config import Training
 
 MIN_ROWS, MIN_HELD_OUT = 20, 5  # different rows from which some are held out, and the fewest then
@@ -152,7 +152,7 @@ def sources_of(source: Inputs) -> list[Inputs]:
 def _known_keys(*sources: Inputs) -> np.ndarray:
     parts = {id(part): part for source in sources for part in sources_of(source)}.values()
     keys = [_keys(part.x) for part in parts if isinstance(part, Dataset)]
-    return np.concatenate([np.empty(0, np.int64), *keys])
+    return np.concatenate([np.empty(0, np.uint64), *keys])
 
 
 def sample_rows(data: Dataset, most: int, generator: torch.Generator) -> Tensor:
@@ -176,17 +176,8 @@ def _measured_rows(data: Dataset, seed: int) -> X:
 
 def _keys(x: X) -> np.ndarray:
     r"""A number for each row, the same for rows that are equal as numbers, in every run."""
-    parts = [x] if isinstance(x, Tensor) else [x[name] for name in sorted(x)]
-    size = max(1, 2**24 // max(1, sum(8 * part[0].numel() for part in parts)))  # 16 MiB at once
-    keys: list[bytes] = []
-    for start in range(0, rows(x), size):
-        block = []
-        for part in part_of(parts, start, size):
-            wide = part.detach().cpu().reshape(len(part), -1)
-            wide = wide.double() + 0.0 if wide.is_floating_point() else wide.long()  # −0 is 0
-            block.append(np.ascontiguousarray(wide.numpy()).view(np.uint8))
-        keys += [blake2b(row, digest_size=8).digest() for row in np.concatenate(block, 1)]
-    return np.frombuffer(b"".join(keys), np.int64)
+    parts = x if isinstance(x, Tensor) else {name: x[name] for name in sorted(x)}
+    return row_keys(map_tensors(Tensor.detach, parts))[:, 0]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,26 +23,6 @@ from limbeck.training.schedules import Schedule, as_schedule, same_until
 from limbeck.training.update import Progress
 
 
-@dataclass(frozen=True)
-class StepSize:
-    r"""(t0 + t)^−β after t steps; for ½ < β ≤ 1 it satisfies Robbins and Monro.
-
-    >>> StepSize(t0=1.0, beta=1.0)(torch.tensor(3.0), 10)
-    tensor(0.2500)
-    """
-
-    t0: float = 1.0
-    beta: float = 0.6
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.t0 < math.inf or not 0 < self.beta <= 1:
-            received = f"t0={self.t0}, beta={self.beta}"
-            raise ArgumentError("schedule", received, "t0 ≥ 1, 0 < beta ≤ 1")
-
-    def __call__(self, t: Tensor, total: int) -> Tensor:
-        return (self.t0 + t) ** (-self.beta)
-
-
 class StepwiseEM:
     r"""Online EM (Cappé and Moulines, 2009) as an update of the loop.
 
@@ -53,8 +32,8 @@ class StepwiseEM:
     likelihood of fresh inputs so far: each minibatch is evaluated before it is used for fitting.
 
     Arguments:
-        schedule: γ as a function of (steps done, total): "linear" from 1 to 0, "robbins-monro"
-            for `StepSize()`, a `StepSize`, or any other schedule. Default: "linear".
+        schedule: γ as a function of (steps done, total), as `limbeck.schedules.RobbinsMonro()`, or
+            by name. Default: "linear", from 1 to 0.
         floor: The least variance of a component, in units of the inputs' variance. Default: 1e-4.
         restarts: Mixtures that start by k-means++; 0 continues from the student. Default: 4.
         start: Number of inputs that mixtures start from. Default: 100, or more for many components.
@@ -82,8 +61,7 @@ class StepwiseEM:
         interpolate: Annotated[str, arg.Choice("statistics", "parameters")] = "statistics",
         iterations: arg.Count = 1,
     ) -> None:
-        named = isinstance(schedule, str) and schedule == "robbins-monro"
-        self.schedule = StepSize() if named else as_schedule(schedule)
+        self.schedule = as_schedule(schedule)
         self.floor = floor
         self.restarts = restarts
         self.average = average

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
-from limbeck.teachers.base import Opaque, Teacher
+from limbeck.teachers.base import Teacher
 from limbeck.training.config import Training, choose_device
 
 AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
@@ -104,6 +104,13 @@ class RecordedStream:
 DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
 
 
+def draws_to_compare(posterior: Draws | Stream, count: int) -> Draws:
+    r"""Stored draws; of a stream its next ones, or `StreamEnded`."""
+    if isinstance(posterior, Draws):
+        return posterior
+    return Draws.one_chain(posterior.next(count))
+
+
 def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
     r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
     places = torch.arange(parts, dtype=torch.float64)
@@ -133,7 +140,7 @@ class Request:
     predict: Any  # a function of a draw; None likewise
     inputs: object
     student: nn.Module | None
-    components: int
+    components: int | str
     support: object  # of the bag's variables
     weighted: bool
     preset: str
@@ -144,6 +151,11 @@ class Request:
     noise: float
     joint: bool
     training: Training
+
+    @property
+    def count(self) -> int:
+        r"""The number of components, where covariances do not decide it."""
+        return 10 if self.components == "auto" else int(self.components)
 
     @property
     def device(self) -> torch.device:
@@ -235,26 +247,6 @@ class BlockView(View):
         return outputs, pull
 
 
-class AverageTeacher(Teacher):
-    r"""The posterior predictive distribution as a teacher, exact on the draws that are stored."""
-
-    source: Average
-
-    def view(self, batch: Batch, drawn: Any = None) -> BlockView:
-        return BlockView(self.source, batch.x, self.form)
-
-    def __repr__(self) -> str:
-        return f"the average over {len(self.source.flat):,} draws"
-
-
-def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
-    r"""A teacher that averages predictions over all stored draws."""
-    source, form = Average(predict, draws, pairs), "log_density" if pairs else "log_probabilities"
-    if predict.vmapped:
-        return AverageTeacher(source, form)
-    return UnmappedTeacher(predict, source, form)
-
-
 class OneDraw:
     r"""log p(y|x, w) of all classes y, (n, K), with one draw w per input, or a mean of `share`."""
 
@@ -277,12 +269,55 @@ class OneDraw:
         return logs.logsumexp(0) - math.log(share)
 
 
+class PosteriorTeacher(Teacher):
+    r"""Predictions of draws; a function that torch cannot map is called outside the step."""
+
+    source: Any  # an `Average` or `OneDraw`
+
+    def __init__(
+        self, predict: PredictFunction, source: Average | OneDraw, form: str, exact: bool = True,
+        draw: Callable[[int], X] | None = None,
+    ) -> None:  # fmt: skip
+        self.predict, self.opaque = predict, not predict.vmapped
+        super().__init__(
+            source, form, exact=exact, draw=None if self.opaque else draw,
+            differentiable=False if self.opaque else None,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch) -> Any:
+        return self.source(batch.x) if self.opaque else super().prepare(batch)
+
+    def view(self, batch: Batch, drawn: Any = None) -> View:
+        if self.opaque:
+            targets = self.prepare(batch) if drawn is None else drawn
+            return View(lambda x: targets, batch.x, self.form)
+        if isinstance(self.source, Average):
+            return BlockView(self.source, batch.x, self.form)
+        return super().view(batch, drawn)
+
+    def refuse_derivatives(self, loss: str) -> None:
+        refuse_derivatives(self.predict, loss)
+        super().refuse_derivatives(loss)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self.source.state_dict())
+
+    def __repr__(self) -> str:
+        average = isinstance(self.source, Average)
+        return f"the average over {len(self.source.flat):,} draws" if average else "a draw an input"
+
+
+def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
+    r"""A teacher that averages predictions over all stored draws."""
+    form = "log_density" if pairs else "log_probabilities"
+    return PosteriorTeacher(predict, Average(predict, draws, pairs), form)
+
+
 def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
     r"""A teacher with one fresh draw per input; the mean of its targets is that of the average."""
     logs = OneDraw(predict, source, share)
-    if predict.vmapped:
-        return Teacher(logs, "log_probabilities", exact=False, draw=source.next)
-    return UnmappedTeacher(predict, logs, "log_probabilities", exact=False)
+    return PosteriorTeacher(predict, logs, "log_probabilities", exact=False, draw=source.next)
 
 
 def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
@@ -293,31 +328,6 @@ def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
             f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
             "write the function in torch."
         )
-
-
-class UnmappedTeacher(Opaque):
-    r"""A teacher whose function torch cannot map: it is called outside the step."""
-
-    function: Any  # an `Average` or `OneDraw`
-
-    def __init__(
-        self, predict: PredictFunction, function: Any, form: str, exact: bool = True
-    ) -> None:
-        super().__init__(function, form, exact=exact)
-        self.predict = predict
-
-    @torch.no_grad()
-    def _call(self, x: X) -> Tensor:
-        return self.function(x)
-
-    def refuse_derivatives(self, loss: str) -> None:
-        refuse_derivatives(self.predict, loss)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return dict(self.function.state_dict())
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.function.load_state_dict(state)
 
 
 JOINT = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,14 +15,18 @@ from limbeck.errors import ArgumentError
 from limbeck.normalization.bridge import MIN_EFFECTIVE_DRAWS, fit_bridge
 from limbeck.normalization.densities import Densities, tail_doubts
 from limbeck.normalization.estimate import LogPartition
-from limbeck.normalization.evidence_bridges import PosteriorSample, Side
 from limbeck.normalization.evidence_students import StudentT
 from limbeck.posteriors.draws import Draws, spread
 from limbeck.progress import tracked
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size
 from limbeck.samplers.hmc import HMC
 from limbeck.samplers.slice import Slice
+from limbeck.teachers.keys import row_keys
 
+if TYPE_CHECKING:
+    from limbeck.normalization.evidence import PosteriorSample, Side
+
+MAX_REPEATED = 0.1  # the share of draws that may be equal to others
 SWEPT = 2000  # draws that sweeps start from
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 60  # from the highest point, and from each probe
 FALSE_ALARMS = 0.005  # the share of right draws that the sweeps' check may reject
@@ -41,6 +46,13 @@ class Checks:
         if zero := int((sample.log_p == -math.inf).sum()):
             share = f"{zero:,} of {sample.log_p.numel():,} draws"
             self.doubts.append(f"log_density is −∞ at {share}: they are not draws of it")
+        keys = row_keys(sample.z.flatten(0, 1))[:, 0]
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]  # a chain may stay where it is
+        if (repeated := 1 - len(np.unique(keys)) / len(keys)) > MAX_REPEATED:
+            self.doubts.append(
+                f"{repeated:.0%} of the draws are equal to others, which are not their neighbours: "
+                "they were copied or resampled, so errors are larger than stated"
+            )
         if (size := self.z.diagnostics["ess"]) < MIN_EFFECTIVE_DRAWS:
             self.doubts.append(f"{size:.0f} effective draws are too few to know the error")
         for fit in (one.fit, two.fit):

@@ -184,8 +184,9 @@ class Coordinates:
         scale = covariance.diagonal().sqrt()
         factor, failed = torch.linalg.cholesky_ex(covariance / scale.outer(scale))
         if failed or float(factor.diagonal().min()) < 1e-6:
-            received = "variables of which some are linear functions of others"
-            raise ArgumentError("draws", received, "free parameters; see var_names and support")
+            last = int(failed) - 1 if failed else int(factor.diagonal().argmin())
+            received = "numbers that are linear functions of each other, or of other variables"
+            raise ArgumentError(self.owner(last), received, "free ones; see var_names and support")
         self.affine = Affine(mean, scale[:, None] * factor)
         return self.affine.whiten(u)
 
@@ -221,6 +222,12 @@ class Coordinates:
         r"""The inverse of `constrained`; values outside their support are refused."""
         u = torch.cat([part.unconstrained(rows[:, part.columns]) for part in self.parts], 1)
         return u if self.affine is None else self.affine.whiten(u)
+
+    @property
+    def plain_columns(self) -> list[int]:
+        r"""The numbers of a draw that each have one coordinate of their own."""
+        pairs = zip(self.parts, self.sizes, strict=True)
+        return sorted(c for part, size in pairs if size == len(part.columns) for c in part.columns)
 
     def owner(self, coordinate: int) -> str:
         r"""The variable of a coordinate, as "draws['sigma']"."""

@@ -296,11 +296,13 @@ def choose(known: Iterable[str], var_names: str | Sequence[str] | None) -> list[
     return chosen
 
 
-def group(value: object) -> dict[str, Any] | None:
-    r"""The variables of a dict or an xarray data set, or those under "posterior", as of ArviZ."""
+def group(
+    value: object, name: str = "posterior", argument: str = "posterior"
+) -> dict[str, Any] | None:
+    r"""The variables of a dict or an xarray data set, or those under a name, as of ArviZ."""
     by_name = None
     with contextlib.suppress(Exception):  # of objects' own ways to say that there is no such thing
-        by_name = _variables_of(value["posterior"])  # type: ignore[index]
+        by_name = _variables_of(value[name])  # type: ignore[index]
     by_name = _variables_of(value) if by_name is None else by_name
     if by_name is None:
         return None
@@ -309,7 +311,7 @@ def group(value: object) -> dict[str, Any] | None:
         outer: Iterable[Any] = value if isinstance(value, Iterable) else ()
         names = ", ".join(map(repr, by_name)) or ", ".join(map(repr, outer)) or "nothing"
         received = f"a {type(value).__name__} of {names}"
-        raise ArgumentError("posterior", received, "arrays by name, or such under 'posterior'")
+        raise ArgumentError(argument, received, f"arrays by name, or such under {name!r}")
     return by_name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ class LogDensity:
         self._example = examples[0]
         self._call = self._find_call(examples, dtype)
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
                 examples = examples.clone().requires_grad_()
                 torch.autograd.grad(self._evaluate(examples, self._call).sum(), examples)
             self.differentiable = True
@@ -116,6 +117,7 @@ class LogDensity:
             log = torch.stack([one(self.structure.pack(draw)) for draw in several])
         else:
             log = function(draws)
+        log = log[:, 0] if log.shape == (len(rows), 1) else log
         if log.shape != (len(rows),):
             received = f"shape {tuple(log.shape)} for {len(rows)} draws"
             raise ArgumentError("log_density", received, f"shape ({len(rows)},)")

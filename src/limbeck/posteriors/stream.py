@@ -135,19 +135,24 @@ class Stream:
         assert self._structure is not None
         return self._structure
 
-    def next(self, n: int) -> X:
-        r"""The next n draws, in the structure: (n, ...) each."""
+    def next(self, n: int, short: bool = False) -> X:
+        r"""The next n draws, in the structure: (n, ...) each; or, if `short`, what is left."""
         missing = integer("n", n, "a whole number from 1", least=1)
         pieces: list[dict[str, Tensor]] = []
         while missing:
             if not self._held:
-                self._held = self._next_batch()
+                try:
+                    self._held = self._next_batch()
+                except StreamEnded:
+                    if short and pieces:
+                        break
+                    raise
             # Copies: a sampler may work in the memory of the batch that it gave.
             pieces.append({name: part[:missing].clone() for name, part in self._held.items()})
             rest = {name: part[missing:] for name, part in self._held.items()}
             self._held = rest if rows(rest) else {}
             missing -= rows(pieces[-1])
-        self.used += n
+        self.used += n - missing
         parts = pieces[0]
         if len(pieces) > 1:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}

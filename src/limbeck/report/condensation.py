@@ -16,9 +16,10 @@ from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
+from limbeck.condensation.teachers import draws_to_compare
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.stream import Stream, StreamEnded
+from limbeck.posteriors.stream import StreamEnded
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
 from limbeck.teachers.keys import dense
@@ -76,15 +77,15 @@ def _draws(result: Condensed, notes: list[str]) -> Draws | None:
     r"""Stored draws to compare with; of a stream, its next draws."""
     if result.calling is None:
         return None
-    source = result.posterior
-    if not isinstance(source, Stream):
-        return source
+    if (source := result.posterior) is None:
+        return None
     try:
-        draws = Draws.one_chain(source.next(STREAM_DRAWS))
+        draws = draws_to_compare(source, STREAM_DRAWS)
     except StreamEnded:
         notes.append("The stream has no further draws to compare the student with.")
         return None
-    notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
+    if draws is not source:
+        notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
     return draws
 
 
@@ -177,6 +178,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         check = NewInputs.from_record(content.get("new_inputs")).lines()
         title, heads = "Inputs that the student has not seen", ["measure", "value"]
         beside.append(TableBlock(title, heads, list(map(list, check)), words=(0, 1)))
+        beside += drawing.gallery("Worth and calibration", pictures.worth, pictures.ranks)
     return {
         "Teacher beside student": beside,
         "What both predict": _prediction_blocks(drawing),

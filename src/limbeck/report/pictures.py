@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "calibration", "curve", "difference", "disagreement", "examples", "features", "learning",
-    "log_probabilities", "log_z", "samples", "subgroups", "surface", "weights",
+    "log_probabilities", "log_z", "ranks", "samples", "subgroups", "surface", "weights", "worth",
 ]  # fmt: skip
 
 MODELS = ("teacher", "student")
@@ -155,6 +155,44 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
             f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
             f"student, from {x[0]:.3g} to {x[-1]:.3g}: they differ by {gap.mean():.2g} on average "
             f"and by {gap.max():.2g} at most."
+        )
+    return ax
+
+
+@arg.checked_arguments
+def worth(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+    r"""The divergence of averages of N random draws, by N, beside that of the bag."""
+    new = as_saved(saved).content.get("new_inputs") or {}
+    if not new.get("curve") or new["best"] is None:
+        raise MissingDataError("saved", "a result without this curve", "a bag fitted by L-BFGS")
+    counts, values = zip(*new["curve"], strict=True)
+    with axes_for(ax, (4.8, 3.0)) as ax:
+        ax.loglog(counts, values, "o-", color=MUTED, label="averages of random draws")
+        ax.axhline(new["best"], color=COLOURS[1], label="the bag")
+        ax.set(xlabel="draws", ylabel="KL, nats")
+        plots.legend_above(ax)
+        ax.set_label(
+            f"KL of averages of {counts[0]} to {counts[-1]} random draws, from {values[0]:.2g} to "
+            f"{values[-1]:.2g}; of the bag, {new['best']:.2g}."
+        )
+    return ax
+
+
+@arg.checked_arguments
+def ranks(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+    r"""Outcomes by the student's distribution functions there: even, if it is calibrated."""
+    shares = (as_saved(saved).content.get("agreement") or {}).get("pit")
+    if shares is None:
+        expected = "one of outcomes that are numbers"
+        raise MissingDataError("saved", "a result without ranks", expected)
+    with axes_for(ax, (4.8, 2.6)) as ax:
+        width = 1 / len(shares)
+        ax.bar(width * np.arange(len(shares)), shares, width, align="edge", color=COLOURS[1])
+        ax.axhline(width, color=INK, linestyle=":")
+        ax.set(xlabel="P(Y ≤ y) by the student", ylabel="share of outcomes")
+        ax.set_label(
+            f"Shares of the outcomes by P(Y ≤ y) of the student: between {min(shares):.1%} and "
+            f"{max(shares):.1%} in each of {len(shares)} bins, where {width:.0%} is right."
         )
     return ax
 
