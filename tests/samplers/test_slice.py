@@ -311,12 +311,12 @@ def test_integers_lists_and_one_chain_are_taken():
         (torch.zeros(0, 2), r"shape \(0, 2\)"),
         (torch.zeros(2, 0), r"shape \(2, 0\)"),
         (torch.zeros(3, 2, 2), r"shape \(3, 2, 2\)"),
-        (torch.tensor([[0.0, math.nan]]), "NaN or infinite numbers"),
-        (torch.tensor([[math.inf]]), "NaN or infinite numbers"),
+        (torch.tensor([[0.0, math.nan]]), "1 NaN or infinite values"),
+        (torch.tensor([[math.inf]]), "1 NaN or infinite values"),
         (torch.zeros(3, 2).half(), r"of torch\.float16"),
-        (torch.zeros(3, 2) * 1j, r"of torch\.complex64"),
-        ("zeros", "'zeros'"),
-        ([[0.0], [0.0, 1.0]], r"\[\[0\.0\], \[0\.0, 1\.0\]\]"),
+        (torch.zeros(3, 2) * 1j, r"complex numbers"),
+        ("zeros", "strings"),
+        ([[0.0], [0.0, 1.0]], "no array"),
     ],
 )
 def test_starts_that_are_no_points_are_refused(start, received):
@@ -326,7 +326,7 @@ def test_starts_that_are_no_points_are_refused(start, received):
 
 @pytest.mark.parametrize("width", [0, -1.0, math.nan, math.inf, "wide", [1.0], [1.0, 0.0], [[1.0]]])
 def test_widths_that_are_none_are_refused(width):
-    with refused("width", expected="a finite number above zero"):
+    with refused("width"):
         Slice(normal, torch.zeros(3, 2), width)
 
 

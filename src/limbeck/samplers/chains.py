@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,9 @@ class Chains(Inputs):
         sweeps_done: Sweeps of single chains so far, burn-in included.
     """
 
+    STATE: ClassVar[dict[str, str]] = {
+        "chains": "_x", "place": "place", "sweeps": "sweeps_done", "burnt": "burnt"
+    }  # fmt: skip
     densities: TargetAndProposal  # of chains for an estimate
 
     @arg.checked_arguments
@@ -114,10 +117,8 @@ class Chains(Inputs):
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
-        self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self._restart()
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
-        self._x: Tensor | None = None  # at a fixed address once it exists
-        self._captured: CapturedAdvance | None = None
         self._logs: Logs | None = None
         self._proposed: list[Tensor] = []
 
@@ -183,17 +184,16 @@ class Chains(Inputs):
         super().to(device, dtype, seed)
         if isinstance(self.target, nn.Module):
             self.target.to(device)
-        self._x = self._captured = None
+
+    def _restart(self) -> None:
         self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self._x: Tensor | None = None  # at a fixed address once it exists
+        self._captured: CapturedAdvance | None = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        x = self.x.clone()  # before the generator's state, since it may draw
+        _ = self.x  # which may draw
         settings = self._settings() | {"scheme": SCHEMES.index(self.scheme)}
-        return super().state_dict() | {
-            "chains": x,
-            "position": torch.tensor([self.place, self.sweeps_done, int(self.burnt)]),
-            "settings": torch.tensor(list(settings.values())),
-        }
+        return super().state_dict() | {"settings": torch.tensor(list(settings.values()))}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"chains": self.count, "scheme": self.scheme}
@@ -208,10 +208,8 @@ class Chains(Inputs):
         stored, shape = (tuple(x.shape) for x in (state["chains"], self.x))
         if stored != shape:
             raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
-        self.x.copy_(state["chains"])
         super().load_state_dict(state)
-        self.place, self.sweeps_done, burnt = state["position"].tolist()
-        self.burnt = bool(burnt)
+        self._captured = None  # which moves the chains that there were
 
     def _check_events(self) -> None:
         r"""Refuse chains that left the support, or stand where the density is not a number > 0."""

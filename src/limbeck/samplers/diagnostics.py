@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from limbeck.arguments import Items, UserObject, Whole, checked_arguments
-from limbeck.arrays import as_part
+from limbeck.arrays import as_array, as_part
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Stateful
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 LARGE_R_HAT = 1.05
@@ -119,12 +120,9 @@ def pareto_k(log_weights: UserObject[Tensor]) -> float:
 
 def _log_weights(log_weights: Tensor) -> Tensor:
     r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
-    known = isinstance(log_weights, Tensor) and not log_weights.is_meta
-    if known and not log_weights.is_complex() and log_weights.isneginf().any():
-        finite = log_weights[~log_weights.isneginf()]
-        as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
-        return log_weights.detach().double().flatten().cpu()
-    return as_part(log_weights, "log_weights").values.double().flatten().cpu()
+    log_w = torch.as_tensor(as_array(log_weights, "log_weights")).double().flatten().cpu()
+    as_part(log_w[~log_w.isneginf()], "log_weights")  # which −∞ is, too
+    return log_w
 
 
 def _series(series: Tensor) -> Tensor:
@@ -190,7 +188,7 @@ def acceptance_rate(log_ratio: Tensor) -> float:
     return float(torch.softmax(log_w, 0) @ (below.exp() + above)) / n
 
 
-class RunningDiagnostics:
+class RunningDiagnostics(Stateful):
     r"""R̂ and effective sizes of draws (chains, dim) that arrive sweep by sweep.
 
     Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
@@ -210,6 +208,11 @@ class RunningDiagnostics:
     >>> running.count, running.reasons()
     (500, [])
     """
+
+    STATE: ClassVar[dict[str, str]] = {
+        "mean": "_mean", "squares": "_squares", "full": "_full", "partial": "_partial",
+        "length": "_length",
+    }  # fmt: skip
 
     @checked_arguments
     def __init__(
@@ -315,18 +318,12 @@ class RunningDiagnostics:
             )
         return reasons
 
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""The state that is needed to continue exactly: tensors only."""
-        position = torch.tensor([self._full, self._partial, self._length])
-        return {"mean": self._mean.clone(), "squares": self._squares.clone(), "position": position}
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from a state of `state_dict`."""
         blocks = len(state["mean"])
         if blocks not in (0, self.blocks):
             raise CheckpointError(f"checkpoint: it has {blocks} blocks, and here {self.blocks}")
-        self._mean, self._squares = state["mean"].clone(), state["squares"].clone()
-        self._full, self._partial, self._length = state["position"].tolist()
+        self._mean = self._squares = state["mean"]  # where the draws are
+        super().load_state_dict(state)
 
     def _blocks(self) -> tuple[Tensor, Tensor]:
         r"""Means and sums of squares of the whole blocks, (full, chains, dim) each."""

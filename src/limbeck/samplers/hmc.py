@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints, transforms
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.progress import tracked
-from limbeck.samplers.base import Numbers, Sampler, as_tensor
+from limbeck.samplers.base import Numbers, Sampler
 
 MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
 DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
@@ -158,9 +159,9 @@ class HMC(Sampler):
     """
 
     STATE: ClassVar[dict[str, str]] = {
-        **Sampler.STATE, "slope": "_slope", "scale": "scale", "tuning": "_tuning"
+        **Sampler.STATE, "slope": "_slope", "scale": "scale", "step_size": "step_size",
+        "acceptance": "_acceptance", "divergences": "divergences", "trajectories": "_trajectories",
     }  # fmt: skip
-    COUNTS: ClassVar[tuple[str, ...]] = (*Sampler.COUNTS, "divergences", "_trajectories")
 
     @arg.checked_arguments
     def __init__(
@@ -176,34 +177,27 @@ class HMC(Sampler):
         coordinates = self._x.shape[1]
         self.length, self.target, self.max_steps = length, acceptance, max_steps
         expected = f"numbers above zero ({coordinates},), or a factor ({coordinates},) * 2"
-        given = 1.0 if scale is None else scale
-        factor = as_tensor("scale", given, expected, self._x.dtype).to(self._x.device)
+        factor = as_numbers(1.0 if scale is None else scale, "scale").to(self._x)
         self.scale = factor.expand(coordinates).contiguous() if factor.dim() < 2 else factor
         sizes = self.scale.diagonal() if self.scale.dim() == 2 else self.scale
         square = self.scale.shape in ((coordinates,), (coordinates, coordinates))
         if not square or not ((sizes > 0) & (sizes < math.inf)).all():
             raise ArgumentError("scale", f"shape {tuple(factor.shape)}", expected)
-        step = coordinates**-0.25 if step_size is None else step_size
-        # the step size, and the sum of mean acceptances
-        self._tuning = torch.tensor([step, 0.0], dtype=torch.float64)
+        self.step_size = coordinates**-0.25 if step_size is None else step_size
         self.divergences = self._trajectories = 0
+        self._acceptance = 0.0  # the sum over trajectories
         here = self._differentiate(self._x)
         self._log, self._slope = here.log, here.slope
         self._require_mass()
 
     @property
-    def step_size(self) -> float:
-        return float(self._tuning[0])
-
-    @property
     def accepted(self) -> float:
-        sweeps = self._trajectories / self.chains
-        return float(self._tuning[1]) / sweeps if sweeps else math.nan
+        return self._acceptance / self._trajectories if self._trajectories else math.nan
 
     def step(self) -> Tensor:
         r"""One sweep, a trajectory of each chain: the draws (chains, dim)."""
         moved = self._sweep(self.step_size)
-        self._tuning[1] += float(moved.acceptance.mean())
+        self._acceptance += float(moved.acceptance.sum())
         self._trajectories += self.chains
         self.divergences += int(moved.divergent.sum())
         text = (
@@ -241,9 +235,9 @@ class HMC(Sampler):
                 step = min(max(step, 1e-3), self._x.shape[1] ** -0.25)
                 size = StepSize(step, self.target)
         if sweeps:
-            self._tuning[0] = math.exp(size.mean)
+            self.step_size = math.exp(size.mean)
         self._trajectories = self.divergences = 0
-        self._tuning[1] = 0.0
+        self._acceptance = 0.0
         return self
 
     @torch.no_grad()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError, shown
 from limbeck.progress import tracked
-from limbeck.samplers.base import Numbers, Sampler, as_tensor
+from limbeck.samplers.base import Numbers, Sampler
 
 
 class Slice(Sampler):
@@ -48,7 +49,7 @@ class Slice(Sampler):
         super().__init__(log_density, start, seed, generator)
         x = self._x
         expected = f"a finite number above zero, or {self.dim} of them"
-        widths = as_tensor("width", width, expected, x.dtype).to(x.device)
+        widths = as_numbers(width, "width").to(x)
         if widths.shape not in ((), (self.dim,)) or not ((widths > 0) & (widths < math.inf)).all():
             raise ArgumentError("width", shown(width), expected)
         self.width = widths.expand(self.dim).contiguous()
