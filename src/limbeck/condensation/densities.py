@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, as_array, as_tensor, floats, rows, strip_prefix
+from limbeck.arrays import Batch, X, as_array, as_tensor, floats, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
@@ -32,7 +32,6 @@ from limbeck.losses.derivatives import derivative_error
 from limbeck.losses.values import cross_entropy, kl
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
-from limbeck.outputs import TOLERANCE
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
@@ -57,14 +56,9 @@ class _FromDraws(Inputs):
     def _probe(self, n: int) -> Batch:
         return self(n)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        draws = {} if self.posterior is None else self.posterior.state_dict()
-        return super().state_dict() | {f"draws.{key}": value for key, value in draws.items()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        if self.posterior is not None:
-            self.posterior.load_state_dict(strip_prefix("draws.", state))
+    def stateful_parts(self) -> dict[str, Any]:
+        draws = {} if self.posterior is None else {"draws": self.posterior}
+        return super().stateful_parts() | draws
 
 
 class Pairs(_FromDraws, Nested):
@@ -285,10 +279,6 @@ def _as_classes(predictions: object, n: int) -> Distribution:
     classes = shape[:1] == (n,) if p.ndim == 2 else p.ndim == 3
     if shape[p.ndim - 1 - classes : p.ndim - classes] != (n,) or p.ndim not in (1, 2, 3):
         raise ArgumentError("predictions", f"shape {shape} for {n} inputs", expected)
-    if p.isfinite().all() and (p.min() < -TOLERANCE or p.max() > 1 + TOLERANCE):
-        received = f"numbers between {p.min():.4g} and {p.max():.4g}"
-        expected = "probabilities; of real numbers, limbeck.Normal(loc, scale) of the draws"
-        raise ArgumentError("predictions", received, expected)
     if p.ndim == 2 and classes and shape[1] > 1 and ((p.sum(1) - 1).abs() > 0.1).any():
         received = f"shape {shape} for {n} inputs, with rows that do not have the sum 1"
         expected = f"({n}, classes) with the sum 1, or (draws, {n}): is it transposed?"
