@@ -117,8 +117,10 @@ class Chains(Inputs):
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
-        self._restart()
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
+        self._x: Tensor | None = None  # at a fixed address once it exists
+        self._captured: CapturedAdvance | None = None
         self._logs: Logs | None = None
         self._proposed: list[Tensor] = []
 
@@ -184,11 +186,8 @@ class Chains(Inputs):
         super().to(device, dtype, seed)
         if isinstance(self.target, nn.Module):
             self.target.to(device)
-
-    def _restart(self) -> None:
+        self._x = self._captured = None
         self.place, self.sweeps_done, self.burnt = 0, 0, False
-        self._x: Tensor | None = None  # at a fixed address once it exists
-        self._captured: CapturedAdvance | None = None
 
     def state_dict(self) -> dict[str, Tensor]:
         _ = self.x  # which may draw

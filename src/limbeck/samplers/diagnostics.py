@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Items, UserObject, Whole, checked_arguments
+from limbeck.arguments import Items, UserObject, checked_arguments
 from limbeck.arrays import as_array, as_part
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Stateful
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 LARGE_R_HAT = 1.05
+BLOCKS = 64  # of draws, whose means are stored: an even number
 MIN_CHAINS = 20  # below, only their own series can be tested
 
 
@@ -200,7 +201,6 @@ class RunningDiagnostics(Stateful):
 
     Arguments:
         names: Names of the coordinates in `reasons`. Default: their numbers.
-        blocks: The number of blocks, an even number from 4. Default: 64.
 
     >>> running = RunningDiagnostics()
     >>> for draws in torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0)):
@@ -215,12 +215,7 @@ class RunningDiagnostics(Stateful):
     }  # fmt: skip
 
     @checked_arguments
-    def __init__(
-        self, names: Items[Sequence[str]] | None = None, blocks: Annotated[int, Whole(4)] = 64,
-    ) -> None:  # fmt: skip
-        self.blocks = blocks
-        if self.blocks % 2:
-            raise ArgumentError("blocks", blocks, "an even number from 4")
+    def __init__(self, names: Items[Sequence[str]] | None = None) -> None:
         self.names = None if names is None else list(map(str, names))
         self._full, self._partial, self._length = 0, 0, 1  # blocks, draws in the next, in each
         self._mean = self._squares = torch.empty(0)  # (blocks, chains, dim)
@@ -240,7 +235,7 @@ class RunningDiagnostics(Stateful):
             received = f"{len(self.names)} names"
             raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
         if not expected:
-            self._mean = x.new_zeros(self.blocks, *shape)
+            self._mean = x.new_zeros(BLOCKS, *shape)
             self._squares = torch.zeros_like(self._mean)
         mean, squares = self._mean[self._full], self._squares[self._full]
         self._partial += 1
@@ -249,9 +244,9 @@ class RunningDiagnostics(Stateful):
         squares += change * (x - mean)
         if self._partial == self._length:
             self._full, self._partial = self._full + 1, 0
-        if self._full == self.blocks:
+        if self._full == BLOCKS:
             merged = _pooled(self._mean, self._squares, self._length, 2)
-            self._full, self._length = self.blocks // 2, 2 * self._length
+            self._full, self._length = BLOCKS // 2, 2 * self._length
             for stored, new in zip((self._mean, self._squares), merged, strict=True):
                 stored[: self._full] = new
                 stored[self._full :] = 0
@@ -319,9 +314,6 @@ class RunningDiagnostics(Stateful):
         return reasons
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        blocks = len(state["mean"])
-        if blocks not in (0, self.blocks):
-            raise CheckpointError(f"checkpoint: it has {blocks} blocks, and here {self.blocks}")
         self._mean = self._squares = state["mean"]  # where the draws are
         super().load_state_dict(state)
 
