@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.training.schedules import RobbinsMonro
 from reproduction.chapter3_density import RESTARTS, START, curve, limbecks, texts
 from reproduction.chapter3_exact import exact_log_density
 from reproduction.chapter3_mixtures import (
@@ -18,6 +17,7 @@ from reproduction.chapter3_mixtures import (
     observations,
     online_student,
 )
+from reproduction.parameter_em import ParameterEM
 
 __all__ = ["TRIALS", "Trial", "remarks"]
 
@@ -43,14 +43,11 @@ class Trial(NamedTuple):
 
 
 def _powers() -> StepwiseEM:
-    return StepwiseEM(RobbinsMonro(), restarts=RESTARTS, start=START, average=0, window=0)
+    return StepwiseEM("robbins-monro", restarts=RESTARTS, start=START, average=0, window=0)
 
 
 def _parameters() -> StepwiseEM:
-    return StepwiseEM(
-        "linear", restarts=RESTARTS, start=START, average=0, window=0, interpolate="parameters",
-        iterations=10,
-    )  # fmt: skip
+    return ParameterEM(10, restarts=RESTARTS, start=START, average=0, window=0)
 
 
 TRIALS = (

@@ -2,6 +2,7 @@ r"""Stepwise EM: batch EM as its limit, the formulas in NumPy, streams, and inte
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from limbeck.distributions.gaussians import KINDS
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.training.schedules import Constant, Linear, RobbinsMonro
+from reproduction.parameter_em import ParameterEM
 from tests.refusals import refused, warns_about
 
 DOUBLE = torch.float64
@@ -131,16 +133,16 @@ def theta_of(student):
         (lambda t, total: 0.3 + 0 * t, lambda t: 0.3),
     ],
 )
-@pytest.mark.parametrize("interpolate", ["statistics", "parameters"])
+@pytest.mark.parametrize("parameters", [False, True])
 @pytest.mark.parametrize("average", [0.0, 0.5])
-def test_steps_are_those_of_the_formulas(schedule, rate, interpolate, average):
+def test_steps_are_those_of_the_formulas(schedule, rate, parameters, average):
     batches = text().sample(8 * 60, generator()).reshape(8, 60, 1)
     student = mixture(batches[0])
     theta = theta_of(student)
     phi = np.stack([theta[0], theta[0] * theta[1], theta[0] * (theta[2] + theta[1] ** 2)])
     kept = []
     for t, x in enumerate(batches[..., 0].numpy()):
-        if interpolate == "statistics":
+        if not parameters:
             phi = (1 - rate(t)) * phi + rate(t) * e_step(x, theta)
             theta = m_step(phi)
         else:
@@ -151,9 +153,9 @@ def test_steps_are_those_of_the_formulas(schedule, rate, interpolate, average):
         kept.append(phi)
     if average:
         mean = np.mean(kept[4:], axis=0)
-        theta = m_step(mean) if interpolate == "statistics" else mean
-    options = PLAIN | {"average": average, "interpolate": interpolate, "iterations": 2}
-    distil(student, Stream(batches), StepwiseEM(schedule, **options), 8, 60)
+        theta = mean if parameters else m_step(mean)
+    kind = partial(ParameterEM, 2) if parameters else StepwiseEM
+    distil(student, Stream(batches), kind(schedule, **PLAIN | {"average": average}), 8, 60)
     np.testing.assert_allclose(theta_of(student), theta, rtol=1e-9, atol=1e-9)
 
 
@@ -219,7 +221,7 @@ def test_vectors_stream_too(covariance):
 
 def test_parameters_can_be_interpolated():
     student = GaussianMixture(3, generator=generator())
-    update = StepwiseEM(interpolate="parameters", iterations=3)
+    update = ParameterEM(3)
     distil(student, stream(text()), update, 300, 200)
     assert kl(text(), student) < 0.01
 
@@ -260,12 +262,12 @@ def test_it_looks_at_inputs_without_moving_on():
 
 
 @pytest.mark.parametrize("covariance", KINDS)
-@pytest.mark.parametrize("interpolate", ["statistics", "parameters"])
-def test_a_collapsing_component_stops_at_the_floor(covariance, interpolate):
+@pytest.mark.parametrize("kind", [StepwiseEM, partial(ParameterEM, 1)])
+def test_a_collapsing_component_stops_at_the_floor(covariance, kind):
     x = torch.randn(300, 2, generator=generator(), dtype=DOUBLE)
     x[:100] = 20.0
     student = GaussianMixture(2, 2, covariance, dtype=DOUBLE, generator=generator())
-    update = StepwiseEM(floor=1e-3, interpolate=interpolate, start=300)
+    update = kind(floor=1e-3, start=300)
     result = distil(student, x, update, 40, 150)
     assert result.failure is None
     assert all(p.isfinite().all() for p in student.parameters())
@@ -310,8 +312,6 @@ def test_a_broken_input_stops_it_and_leaves_the_student(bad):
         ({"start": 0}, "start", "^0$", "a whole number from 1, or 'auto'"),
         ({"window": -1}, "window", "^-1$", "a number from 0, or 'auto'"),
         ({"average": 2}, "average", "^2$", "a number from 0 to 1"),
-        ({"interpolate": "logits"}, "interpolate", "'logits'", "'parameters', 'stat"),
-        ({"iterations": 0}, "iterations", "^0$", ""),
     ],
 )
 def test_other_settings_are_refused(options, argument, received, expected):
@@ -349,19 +349,19 @@ def resumable(folder, student, update, steps=30):
     )
 
 
-@pytest.mark.parametrize("interpolate", ["statistics", "parameters"])
-def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, interpolate):
+@pytest.mark.parametrize("kind", [StepwiseEM, partial(ParameterEM, 1)])
+def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, kind):
     whole = GaussianMixture(3, generator=generator())
-    for _ in resumable(tmp_path / "whole", whole, StepwiseEM(interpolate=interpolate)):
+    for _ in resumable(tmp_path / "whole", whole, kind()):
         pass
     parts = GaussianMixture(3, generator=generator())
-    first = resumable(tmp_path / "parts", parts, StepwiseEM(interpolate=interpolate))
+    first = resumable(tmp_path / "parts", parts, kind())
     for step in first:
         if step.number == 17:
             break
     first.close()
     again = GaussianMixture(3, generator=generator(9))
-    update = StepwiseEM(interpolate=interpolate)
+    update = kind()
     numbers = [step.number for step in resumable(tmp_path / "parts", again, update)]
     assert numbers == list(range(18, 31))
     assert all(map(torch.equal, whole.parameters(), again.parameters()))

@@ -244,10 +244,7 @@ def _columns(format: RowFormat, x: X) -> tuple[np.ndarray, list[int]]:
         assert isinstance(x, Tensor)
         return x.flatten(1).double().numpy(), []
     columns = format.table.varying
-    parts = [x[c.key].double().numpy() for c in columns]
-    for k, c in enumerate(columns):
-        if isinstance(c, Number) and c.mask is not None:
-            parts[k][x[c.mask].numpy()] = math.nan
+    parts = [c.values(x) if isinstance(c, Number) else x[c.key].double().numpy() for c in columns]
     categorical = [k for k, c in enumerate(columns) if isinstance(c, Category)]
     return np.column_stack(parts), categorical
 

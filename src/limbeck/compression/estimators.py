@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -68,11 +68,11 @@ def as_argument_error(argument: str) -> Iterator[None]:
         raise RefusedArgumentError(argument, received, "what scikit-learn accepts") from error
 
 
+@dataclass(frozen=True, repr=False)
 class LeftOut:
     r"""What a pickled estimator has in place of its fitted teacher."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __repr__(self) -> str:
         return f"<{self.name}, left out of the pickle>"

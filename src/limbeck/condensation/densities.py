@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.arrays import Batch, X, as_array, as_tensor, floats, label, rows, strip_prefix
+from limbeck.arrays import Batch, X, as_array, as_tensor, floats, label, rows
 from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
@@ -61,14 +61,9 @@ class _FromDraws(Inputs):
     def _probe(self, n: int) -> Batch:
         return self(n)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        draws = {} if self.posterior is None else self.posterior.state_dict()
-        return super().state_dict() | {f"draws.{key}": value for key, value in draws.items()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        if self.posterior is not None:
-            self.posterior.load_state_dict(strip_prefix("draws.", state))
+    def stateful_parts(self) -> dict[str, Any]:
+        draws = {} if self.posterior is None else {"draws": self.posterior}
+        return super().stateful_parts() | draws
 
 
 class Pairs(_FromDraws, Nested):

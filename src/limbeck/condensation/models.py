@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from limbeck.arguments import choice, integer
+from limbeck.arguments import Choice, Whole, checked_arguments, choice
 from limbeck.arrays import X
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
@@ -29,6 +29,7 @@ FAMILIES: dict[str, Callable[[Tensor, Any], Any]] = {  # of z, and the scale of 
 }
 
 
+@checked_arguments
 @dataclass(frozen=True)
 class Regression:
     r"""A generalised linear model: y at x has a distribution in z = x·weights + bias.
@@ -44,17 +45,11 @@ class Regression:
         classes: Of softmax, the number of classes, which a vector does not tell.
     """
 
-    family: str
+    family: Annotated[str, Choice(*FAMILIES)]
     weights: str = "beta"
     bias: str = "alpha"
     scale: str | float = "sigma"
-    classes: int | None = None
-
-    def __post_init__(self) -> None:
-        choice("family", self.family, FAMILIES)
-        if self.classes is not None:
-            classes = integer("classes", self.classes, "a whole number from 2", least=2)
-            object.__setattr__(self, "classes", classes)
+    classes: Annotated[int, Whole(2)] | None = None
 
     def __call__(self, draw: X, x: Tensor) -> Any:
         r"""The distribution of y at each of the inputs x (n, D); of one variable, (n,) will do."""

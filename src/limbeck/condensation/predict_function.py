@@ -3,7 +3,8 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,22 +22,19 @@ from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, user_stacklevel
 
 
-class WatchedDraw(Mapping[str, Any]):
+class WatchedDraw(UserDict[str, Any]):
     r"""A draw that records the names of the values that were read: all, once it is iterated."""
 
     def __init__(self, draw: dict[str, Any]) -> None:
-        self.draw, self.read = draw, set[str]()
+        self.data, self.read = draw, set[str]()
 
     def __getitem__(self, name: str) -> Any:
         self.read.add(name)
-        return self.draw[name]
+        return self.data[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.read.update(self.draw)
-        return iter(self.draw)
-
-    def __len__(self) -> int:
-        return len(self.draw)
+        self.read.update(self.data)
+        return iter(self.data)
 
 
 def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.arrays import as_batch
 from limbeck.distributions import gaussians
-from limbeck.distributions.gaussians import Moments, Statistics, expectations, maximised
+from limbeck.distributions.gaussians import Moments, expectations, maximised
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import Ascent, Samples, parameters_of, started, troubles
@@ -41,9 +41,6 @@ class StepwiseEM:
             more, which reduces noise; 0 for none. Default: 0.5.
         window: γ is at most the batch size divided by this number; 0 means no such limit.
             Default: 10 · components · (variables + 1).
-        interpolate: "statistics", or "parameters" for the other update of the source text:
-            θ ← (1 − γ)θ + γθ', where θ' is fitted to the minibatch. Default: "statistics".
-        iterations: Iterations of EM on the minibatch that θ' takes, from θ. Default: 1.
     """
 
     compilable = True
@@ -58,8 +55,6 @@ class StepwiseEM:
         start: arg.Count | arg.Auto = "auto",
         average: arg.Fraction = 0.5,
         window: arg.FromZero | arg.Auto = "auto",
-        interpolate: Annotated[str, arg.Choice("statistics", "parameters")] = "statistics",
-        iterations: arg.Count = 1,
     ) -> None:
         self.schedule = as_schedule(schedule)
         self.floor = floor
@@ -67,9 +62,7 @@ class StepwiseEM:
         self.average = average
         self.start: Any = start
         self.window: Any = window
-        self.interpolate = interpolate
-        self.iterations = iterations
-        names = ("floor", "restarts", "start", "average", "window", "interpolate", "iterations")
+        names = ("floor", "restarts", "start", "average", "window")
         # the settings, as checkpoints compare them
         self.param_groups: list[dict[str, Any]] = [{name: getattr(self, name) for name in names}]
 
@@ -104,9 +97,7 @@ class StepwiseEM:
             ascent.run(10, 0.0)  # iterations of batch EM
             starts.append(ascent.moments)
         self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
-        start: Statistics | Moments = self._moments
-        if self.interpolate == "statistics":
-            start = gaussians.expected_statistics(self._moments, self.matrices)
+        start = self._state_of(self._moments)
         self._state, self._average = _each(torch.clone, start), _each(torch.clone, start)
         self._score = torch.zeros_like(self._moments.weights[:, 0])
         self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
@@ -118,13 +109,12 @@ class StepwiseEM:
         progress, batch = self.progress, self.objective.batch(plan)
         x = self.student.rows(batch.x).double() - self._fixed["centre"]
         weight = None if batch.weight is None else batch.weight.double()
-        losses, fresh = self._expect(x, weight)  # of all mixtures, the student's at the end
+        losses, goal = self._expect(x, weight)  # of all mixtures, the student's at the end
         good = progress.finite & losses.isfinite().all()
         t = progress.done[0]
         rate = self.schedule(t, self.steps).clamp(0, 1)
         if self._window:
             rate = rate.clamp_max(len(x) / self._window)
-        goal = fresh if self.interpolate == "statistics" else self._fitted(x, weight, fresh)
         state = _each(lambda old, new: (1 - rate) * old + rate * new, self._state, goal)
         moments = self._moments_of(state, self._moments)
         late = t - self._averaged_from(self.steps)
@@ -155,25 +145,18 @@ class StepwiseEM:
         r"""The last step, from 0, before the average over steps begins."""
         return math.floor(steps * (1 - self.average))
 
-    def _expect(self, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Statistics]:
+    def _expect(self, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Any]:
         r"""The mean loss (R + 1,) of all mixtures and the student, and the mixtures' statistics."""
         mixtures = _each(lambda *pair: torch.cat(pair), self._moments, self._best)
         log_density, sums = expectations(x, weight, mixtures, self.matrices)
         losses = -log_density if weight is None else -log_density * weight
         return losses.mean(-1), _each(lambda field: field[:-1] / len(x), sums)
 
-    def _fitted(self, x: Tensor, weight: Tensor | None, fresh: Statistics) -> Moments:
-        r"""Mixtures fitted to a minibatch, from where they are."""
-        least = self._fixed["least"]
-        moments = maximised(fresh, self._moments, self.kind, least)
-        for _ in range(self.iterations - 1):
-            _, sums = expectations(x, weight, moments, self.matrices)
-            moments = maximised(sums, moments, self.kind, least)
-        return moments
+    def _state_of(self, moments: Moments) -> Any:
+        return gaussians.expected_statistics(moments, self.matrices)
 
     def _moments_of(self, state: Any, before: Moments) -> Moments:
-        is_moments = isinstance(state, Moments)
-        return state if is_moments else maximised(state, before, self.kind, self._fixed["least"])
+        return maximised(state, before, self.kind, self._fixed["least"])
 
     def _write(self, good: Tensor) -> None:
         weights, means, covariances = _each(lambda field: field[0], self._best)

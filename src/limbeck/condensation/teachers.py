@@ -23,6 +23,7 @@ from limbeck.errors import (
 )
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
+from limbeck.inputs.base import Stateful
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
 from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
@@ -32,8 +33,10 @@ AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
 
 
-class ResampledDraws:
+class ResampledDraws(Stateful):
     r"""Stored draws at random, so that their mean is the average over all of them."""
+
+    STATE = ("used",)
 
     def __init__(self, draws: Draws, seed: int = 0) -> None:
         self.draws, self.structure = draws, draws.structure
@@ -46,13 +49,6 @@ class ResampledDraws:
 
     def recorded(self) -> Draws:
         return self.draws
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"generator": self.generator.get_state(), "used": torch.tensor(self.used)}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.generator.set_state(state["generator"].cpu())
-        self.used = int(state["used"])
 
 
 class RecordedStream:

@@ -16,7 +16,7 @@ from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
-from limbeck.tables.columns import Category, Number
+from limbeck.tables.columns import Category
 from limbeck.tables.table import Table
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -182,15 +182,9 @@ def is_wide(table: Table) -> bool:
     return any(column.origin or column.kind == "date" for column in table.numbers)
 
 
-def number_values(column: Number, batch: Mapping[str, Tensor]) -> Array:
-    r"""The numbers (n,) of a column as the user has them, NaN where missing."""
-    values = batch[column.key].numpy(force=True).astype(float) + column.origin
-    return np.where(batch[column.mask].numpy(force=True), np.nan, values) if column.mask else values
-
-
 def encoded_inputs(table: Table, batch: Mapping[str, Tensor]) -> dict[str, Array]:
     r"""Encoded inputs of a table's tensors: numbers (n, N), NaN where missing, and codes (n, C)."""
-    numbers = [number_values(column, batch) for column in table.numbers]
+    numbers = [column.values(batch) + column.origin for column in table.numbers]
     codes = [batch[column.key].numpy(force=True) for column in categories_of(table)]
     wide = np.float64 if is_wide(table) else np.float32
     arrays = {"numbers": (numbers, wide), "codes": (codes, np.int64)}

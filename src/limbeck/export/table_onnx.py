@@ -19,7 +19,6 @@ from limbeck.export.parts import (
     Parts,
     categories_of,
     encoded_inputs,
-    number_values,
     parts_of,
 )
 from limbeck.export.portable import Portable
@@ -79,7 +78,7 @@ def batch_feeds(table: Table | None, batch: Any, columns: str) -> dict[str, Arra
     for column in table.varying:
         takes, values = port(column), batch[column.key].numpy(force=True)
         if isinstance(column, Number):
-            values = number_values(column, batch)
+            values = column.values(batch) + column.origin
         else:
             assert isinstance(column, Category)
             if takes.dtype is np.bool_ and (values > 1).any():

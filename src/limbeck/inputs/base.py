@@ -16,7 +16,42 @@ from limbeck.arrays import Batch, Part, as_part, label, strip_prefix
 from limbeck.errors import ArgumentError
 
 
-class Inputs(ABC):
+class Stateful:
+    r"""What can be continued: its generator, if any, the attributes in `STATE`, and its parts."""
+
+    # attributes to save beside the generator: tensors, numbers, lists of numbers
+    STATE: ClassVar[tuple[str, ...]] = ()
+
+    def stateful_parts(self) -> dict[str, Any]:
+        r"""Objects whose states belong to this one's, by name."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        r"""The state that is needed to continue exactly: tensors only."""
+        generator = getattr(self, "generator", None)
+        state = {} if generator is None else {"generator": generator.get_state()}
+        for name in self.STATE:
+            value = getattr(self, name)
+            value = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            state[name.lstrip("_")] = value.clone()
+        for prefix, part in self.stateful_parts().items():
+            state |= {f"{prefix}.{key}": tensor for key, tensor in part.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        r"""Continue from a state of `state_dict`."""
+        if (generator := getattr(self, "generator", None)) is not None:
+            generator.set_state(state["generator"].cpu())
+        for name in self.STATE:
+            old, new = getattr(self, name), state[name.lstrip("_")]
+            device = getattr(old if generator is None else generator, "device", None)
+            tensor = isinstance(old, Tensor)
+            setattr(self, name, new.to(device, copy=True) if tensor else new.tolist())
+        for prefix, part in self.stateful_parts().items():
+            part.load_state_dict(strip_prefix(f"{prefix}.", state))
+
+
+class Inputs(Stateful, ABC):
     r"""A source of inputs: `inputs(n)` returns a Batch of n.
 
     A draw has two halves, so that as much as possible is compiled with the step: `draw(n)` does
@@ -28,8 +63,6 @@ class Inputs(ABC):
         seed: The generator's seed. Default: the seed of the distillation.
     """
 
-    # attributes to save beside the generator: tensors, numbers, lists of numbers
-    STATE: ClassVar[tuple[str, ...]] = ()
     own_batches = False  # whether the data come in batches, which the loop takes by `draw(None)`
     batch_size: int | None = None  # of these batches but for a shorter last one, if known
     converts = False  # whether tensors of another floating type are converted, not refused
@@ -60,7 +93,7 @@ class Inputs(ABC):
         self.load_state_dict(state)
         return batch
 
-    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # noqa: B027 - most need nothing
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # most need nothing
         r"""Set the function that computes the present losses (n,) of a batch."""
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
@@ -70,25 +103,8 @@ class Inputs(ABC):
         self.generator.manual_seed(seed if self.seed is None else self.seed)
         self._restart()
 
-    def _restart(self) -> None:  # noqa: B027 - most need nothing
+    def _restart(self) -> None:  # most need nothing
         r"""Set the source to its start, on its device."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""The tensors that are needed to continue drawing exactly."""
-        state = {"generator": self.generator.get_state()}
-        for name in self.STATE:
-            value = getattr(self, name)
-            value = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-            state[name] = value.clone()
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from a state of `state_dict`."""
-        self.generator.set_state(state["generator"].cpu())
-        for name in self.STATE:
-            tensor = isinstance(getattr(self, name), Tensor)
-            value = state[name].to(self.device, copy=True) if tensor else state[name].tolist()
-            setattr(self, name, value)
 
     def convert(self) -> None:
         self.converts = True
@@ -141,16 +157,8 @@ class Nested(Inputs):
         for source, source_seed in zip(self.sources, seeds, strict=True):
             source.to(device, dtype, source_seed)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        state = super().state_dict()
-        for i, source in enumerate(self.sources):
-            state |= {f"{i}.{key}": value for key, value in source.state_dict().items()}
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        for i, source in enumerate(self.sources):
-            source.load_state_dict(strip_prefix(f"{i}.", state))
+    def stateful_parts(self) -> dict[str, Any]:
+        return {str(number): source for number, source in enumerate(self.sources)}
 
     def _weight(self, batch: Batch) -> Tensor:
         r"""The weights (n,) of a batch; ones where it has none."""

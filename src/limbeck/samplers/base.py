@@ -13,11 +13,12 @@ from torch import Tensor
 
 from limbeck.arrays import as_numbers
 from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.inputs.base import Stateful
 
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
 
-class Sampler:
+class Sampler(Stateful):
     r"""Chains that leave a density invariant, side by side: an endless iterator over draws.
 
     Attributes:
@@ -27,8 +28,7 @@ class Sampler:
         evaluations: Points at which the log density was evaluated.
     """
 
-    STATE: ClassVar[dict[str, str]] = {"chains": "_x", "log_density": "_log"}  # names of tensors
-    COUNTS: ClassVar[tuple[str, ...]] = ("sweeps_done", "evaluations")
+    STATE: ClassVar[tuple[str, ...]] = ("_x", "_log", "sweeps_done", "evaluations")
 
     def __init__(
         self, log_density: Callable[[Tensor], Tensor], start: Numbers, seed: int,
@@ -39,7 +39,8 @@ class Sampler:
         x = as_numbers(start, "start").detach().clone()
         if not x.is_floating_point() or isinstance(start, list | tuple):
             x = x.to(torch.get_default_dtype())
-        if x.dim() != 2 or x.numel() == 0 or x.dtype not in (torch.float32, torch.float64):
+        if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
+            expected = "finite points (chains, dim) in single or double precision"
             raise ArgumentError("start", f"shape {tuple(x.shape)} of {x.dtype}", expected)
         self._x, (self.chains, self.dim) = x, x.shape
         if generator is None:
@@ -62,22 +63,11 @@ class Sampler:
     def __iter__(self) -> Iterator[Tensor]:
         return self
 
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""The state that is needed to continue exactly: tensors only."""
-        tensors = {key: getattr(self, name).clone() for key, name in self.STATE.items()}
-        counts = torch.tensor([getattr(self, name) for name in self.COUNTS])
-        return tensors | {"counts": counts, "generator": self.generator.get_state()}
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from a state of `state_dict`."""
-        stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["chains"], self._x))
+        stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["x"], self._x))
         if stored != here:
             raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {here}")
-        for key, name in self.STATE.items():
-            setattr(self, name, state[key].to(getattr(self, name), copy=True))
-        for name, count in zip(self.COUNTS, state["counts"].tolist(), strict=True):
-            setattr(self, name, count)
-        self.generator.set_state(state["generator"].cpu())
+        super().load_state_dict(state)
 
     def _warn_once(self, count: int, trials: int, text: str) -> None:
         r"""Warn if far more than 1% of trials went wrong, whatever the chance of a few."""

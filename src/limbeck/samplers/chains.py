@@ -94,6 +94,7 @@ class Chains(Inputs):
         sweeps_done: Sweeps of single chains so far, burn-in included.
     """
 
+    STATE = ("_x", "place", "sweeps_done", "burnt")
     densities: TargetAndProposal  # of chains for an estimate
 
     @arg.checked_arguments
@@ -187,13 +188,9 @@ class Chains(Inputs):
         self.place, self.sweeps_done, self.burnt = 0, 0, False
 
     def state_dict(self) -> dict[str, Tensor]:
-        x = self.x.clone()  # before the generator's state, since it may draw
+        _ = self.x  # which may draw
         settings = self._settings() | {"scheme": SCHEMES.index(self.scheme)}
-        return super().state_dict() | {
-            "chains": x,
-            "position": torch.tensor([self.place, self.sweeps_done, int(self.burnt)]),
-            "settings": torch.tensor(list(settings.values())),
-        }
+        return super().state_dict() | {"settings": torch.tensor(list(settings.values()))}
 
     def _settings(self) -> dict[str, Any]:
         settings = {"chains": self.count, "scheme": self.scheme}
@@ -205,13 +202,11 @@ class Chains(Inputs):
         saved["scheme"] = SCHEMES[saved["scheme"]]
         if changed := differences(saved, here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
-        stored, shape = (tuple(x.shape) for x in (state["chains"], self.x))
+        stored, shape = (tuple(x.shape) for x in (state["x"], self.x))
         if stored != shape:
             raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
-        self.x.copy_(state["chains"])
         super().load_state_dict(state)
-        self.place, self.sweeps_done, burnt = state["position"].tolist()
-        self.burnt = bool(burnt)
+        self._captured = None  # which moves the chains that there were
 
     def _check_events(self) -> None:
         r"""Refuse chains that left the support, or stand where the density is not a number > 0."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Items, UserObject, Whole, checked_arguments
-from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.arguments import Items, UserObject, checked_arguments
+from limbeck.arrays import as_array, as_part
+from limbeck.errors import ArgumentError
+from limbeck.inputs.base import Stateful
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 LARGE_R_HAT = 1.05
+BLOCKS = 64  # of draws, whose means are stored: an even number
 MIN_CHAINS = 20  # below, only their own series can be tested
 
 
@@ -119,12 +120,9 @@ def pareto_k(log_weights: UserObject[Tensor]) -> float:
 
 def _log_weights(log_weights: Tensor) -> Tensor:
     r"""Logarithms (n,) of weights, of which some are above zero, in float64 on the CPU."""
-    known = isinstance(log_weights, Tensor) and not log_weights.is_meta
-    if known and not log_weights.is_complex() and log_weights.isneginf().any():
-        finite = log_weights[~log_weights.isneginf()]
-        as_part(finite, "log_weights")  # −∞ is the logarithm of a weight, too
-        return log_weights.detach().double().flatten().cpu()
-    return as_part(log_weights, "log_weights").values.double().flatten().cpu()
+    log_w = torch.as_tensor(as_array(log_weights, "log_weights")).double().flatten().cpu()
+    as_part(log_w[~log_w.isneginf()], "log_weights")  # which −∞ is, too
+    return log_w
 
 
 def _series(series: Tensor) -> Tensor:
@@ -187,7 +185,7 @@ def acceptance_rate(log_ratio: Tensor) -> float:
     return float(log_w.softmax(0) @ accepted.nan_to_num(0.0).mean(1))
 
 
-class RunningDiagnostics:
+class RunningDiagnostics(Stateful):
     r"""R̂ and effective sizes of draws (chains, dim) that arrive sweep by sweep.
 
     Chains are cut into blocks of equal length, of which only means and sums of squares are stored.
@@ -199,7 +197,6 @@ class RunningDiagnostics:
 
     Arguments:
         names: Names of the coordinates in `reasons`. Default: their numbers.
-        blocks: The number of blocks, an even number from 4. Default: 64.
 
     >>> running = RunningDiagnostics()
     >>> for draws in torch.randn(500, 4, 2, generator=torch.Generator().manual_seed(0)):
@@ -208,13 +205,10 @@ class RunningDiagnostics:
     (500, [])
     """
 
+    STATE = ("_mean", "_squares", "_full", "_partial", "_length")
+
     @checked_arguments
-    def __init__(
-        self, names: Items[Sequence[str]] | None = None, blocks: Annotated[int, Whole(4)] = 64,
-    ) -> None:  # fmt: skip
-        self.blocks = blocks
-        if self.blocks % 2:
-            raise ArgumentError("blocks", blocks, "an even number from 4")
+    def __init__(self, names: Items[Sequence[str]] | None = None) -> None:
         self.names = None if names is None else list(map(str, names))
         self._full, self._partial, self._length = 0, 0, 1  # blocks, draws in the next, in each
         self._mean = self._squares = torch.empty(0)  # (blocks, chains, dim)
@@ -234,7 +228,7 @@ class RunningDiagnostics:
             received = f"{len(self.names)} names"
             raise ArgumentError("names", received, f"{shape[1]}, one for each coordinate")
         if not expected:
-            self._mean = x.new_zeros(self.blocks, *shape)
+            self._mean = x.new_zeros(BLOCKS, *shape)
             self._squares = torch.zeros_like(self._mean)
         mean, squares = self._mean[self._full], self._squares[self._full]
         self._partial += 1
@@ -243,9 +237,9 @@ class RunningDiagnostics:
         squares += change * (x - mean)
         if self._partial == self._length:
             self._full, self._partial = self._full + 1, 0
-        if self._full == self.blocks:
+        if self._full == BLOCKS:
             merged = _pooled(self._mean, self._squares, self._length, 2)
-            self._full, self._length = self.blocks // 2, 2 * self._length
+            self._full, self._length = BLOCKS // 2, 2 * self._length
             for stored, new in zip((self._mean, self._squares), merged, strict=True):
                 stored[: self._full] = new
                 stored[self._full :] = 0
@@ -312,18 +306,9 @@ class RunningDiagnostics:
             )
         return reasons
 
-    def state_dict(self) -> dict[str, Tensor]:
-        r"""The state that is needed to continue exactly: tensors only."""
-        position = torch.tensor([self._full, self._partial, self._length])
-        return {"mean": self._mean.clone(), "squares": self._squares.clone(), "position": position}
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        r"""Continue from a state of `state_dict`."""
-        blocks = len(state["mean"])
-        if blocks not in (0, self.blocks):
-            raise CheckpointError(f"checkpoint: it has {blocks} blocks, and here {self.blocks}")
-        self._mean, self._squares = state["mean"].clone(), state["squares"].clone()
-        self._full, self._partial, self._length = state["position"].tolist()
+        self._mean = self._squares = state["mean"]  # where the draws are
+        super().load_state_dict(state)
 
     def _blocks(self) -> tuple[Tensor, Tensor]:
         r"""Means and sums of squares of the whole blocks, (full, chains, dim) each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -154,10 +154,10 @@ class HMC(Sampler):
     (torch.Size([100, 2]), 0)
     """
 
-    STATE: ClassVar[dict[str, str]] = {
-        **Sampler.STATE, "slope": "_slope", "scale": "scale", "tuning": "_tuning"
-    }  # fmt: skip
-    COUNTS: ClassVar[tuple[str, ...]] = (*Sampler.COUNTS, "divergences", "_trajectories")
+    STATE = (
+        *Sampler.STATE, "_slope", "scale", "step_size", "_acceptance", "divergences",
+        "_trajectories",
+    )  # fmt: skip
 
     @arg.checked_arguments
     def __init__(
@@ -178,27 +178,21 @@ class HMC(Sampler):
         square = self.scale.shape in ((coordinates,), (coordinates, coordinates))
         if not square or not ((sizes > 0) & (sizes < math.inf)).all():
             raise ArgumentError("scale", f"shape {tuple(factor.shape)}", expected)
-        step = coordinates**-0.25 if step_size is None else step_size
-        # the step size, and the sum of mean acceptances
-        self._tuning = torch.tensor([step, 0.0], dtype=torch.float64)
+        self.step_size = coordinates**-0.25 if step_size is None else step_size
         self.divergences = self._trajectories = 0
+        self._acceptance = 0.0  # the sum over trajectories
         here = self._differentiate(self._x)
         self._log, self._slope = here.log, here.slope
         self._require_mass()
 
     @property
-    def step_size(self) -> float:
-        return float(self._tuning[0])
-
-    @property
     def accepted(self) -> float:
-        sweeps = self._trajectories / self.chains
-        return float(self._tuning[1]) / sweeps if sweeps else math.nan
+        return self._acceptance / self._trajectories if self._trajectories else math.nan
 
     def step(self) -> Tensor:
         r"""One sweep, a trajectory of each chain: the draws (chains, dim)."""
         moved = self._sweep(self.step_size)
-        self._tuning[1] += float(moved.acceptance.mean())
+        self._acceptance += float(moved.acceptance.sum())
         self._trajectories += self.chains
         self.divergences += int(moved.divergent.sum())
         text = (
@@ -236,9 +230,9 @@ class HMC(Sampler):
                 step = min(max(step, 1e-3), self._x.shape[1] ** -0.25)
                 size = StepSize(step, self.target)
         if sweeps:
-            self._tuning[0] = math.exp(size.mean)
+            self.step_size = math.exp(size.mean)
         self._trajectories = self.divergences = 0
-        self._tuning[1] = 0.0
+        self._acceptance = 0.0
         return self
 
     @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +36,7 @@ class Slice(Sampler):
     torch.Size([100, 2])
     """
 
-    STATE: ClassVar[dict[str, str]] = Sampler.STATE | {"width": "width"}
+    STATE = (*Sampler.STATE, "width")
 
     @arg.checked_arguments
     def __init__(

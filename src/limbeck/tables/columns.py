@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError, LimbeckError, shown
@@ -129,6 +130,11 @@ class Number(_Column):
     def counts(self) -> bool:
         r"""Whether values are whole numbers, if only as floats, as pandas keeps those with gaps."""
         return self.step > 0 and self.kind != "date"
+
+    def values(self, x: Mapping[str, Tensor]) -> Array:
+        r"""Float64 (n,) of the column's tensor, less the origin; NaN where missing."""
+        values = x[self.key].numpy(force=True).astype(np.float64)
+        return values if self.mask is None else np.where(x[self.mask].cpu(), np.nan, values)
 
     def encode(self, series: pd.Series) -> dict[str, Array]:
         r"""Arrays (n,) by key of a pandas series of such values."""

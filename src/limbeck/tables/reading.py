@@ -178,8 +178,8 @@ def _step(series: pd.Series, ticks: int) -> float:
 
 def present(column: Number, x: Mapping[str, Tensor]) -> np.ndarray:
     r"""The values of a column that are not missing."""
-    values = x[column.key].numpy()
-    return values if column.mask is None else values[~x[column.mask].numpy()]
+    values = column.values(x)
+    return values[~np.isnan(values)]
 
 
 def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:

@@ -2,11 +2,13 @@ r"""Comparison of student and teacher: predictions on the same rows, measures, d
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +24,8 @@ SMALL = 10  # groups of fewer rows are pooled, since their errors would be too l
 ERRORS = 3.0  # paired standard errors from which a student is called worse in a subgroup
 
 
-class Predictions(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Predictions:
     r"""Predictions (n, K) of several models on the same rows."""
 
     task: str
@@ -36,10 +39,14 @@ class Predictions(NamedTuple):
         r"""The labels, or without them the teacher's predictions, (n, K)."""
         return self.by_model["teacher"] if self.y is None else self.y
 
-    def rows(self, model: str) -> dict[str, np.ndarray]:
-        r"""Arrays (n,) of a model's measures; the teacher is not compared with itself."""
-        teacher = None if model == "teacher" else self.by_model["teacher"]
-        return m.measure_rows(self.task, self.by_model[model], self.y, teacher, self.weight)
+    @cached_property
+    def rows(self) -> dict[str, dict[str, np.ndarray]]:
+        r"""Arrays (n,) of measures, by model; the teacher is not compared with itself."""
+        rows = {}
+        for model, p in self.by_model.items():
+            teacher = None if model == "teacher" else self.by_model["teacher"]
+            rows[model] = m.measure_rows(self.task, p, self.y, teacher, self.weight)
+        return rows
 
     def weights(self, rows: np.ndarray | slice) -> m.Weight:
         r"""The weights of some rows, of mean 1; equal ones if all of them are 0."""
@@ -112,14 +119,13 @@ class Comparison:
     differences: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
 
-ClassRows = Mapping[str, Mapping[str, np.ndarray]]  # arrays (n,) by model and measure
+ClassRows = Mapping[str, dict[str, np.ndarray]]  # arrays (n,) by model and measure
 
 
-def compare(data: Predictions, class_rows: ClassRows | None = None) -> Comparison:
+def compare(data: Predictions, of_classes: ClassRows | None = None) -> Comparison:
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
-    rows = {model: data.rows(model) for model in data.by_model}
-    for model, arrays in (class_rows or {}).items():
-        rows[model] |= arrays
+    more = of_classes or {}
+    rows = {model: {**arrays, **more.get(model, {})} for model, arrays in data.rows.items()}
     measures = {model: _means(arrays) for model, arrays in rows.items()}
     student, differences = rows.pop("student"), {}
     for other, arrays in rows.items():
@@ -175,7 +181,7 @@ def by_class(data: Predictions) -> dict[str, Comparison]:
     r"""Recall and KL among the rows of each class or label; without labels, the teacher's."""
     if data.task == "regression":
         return {}
-    truth, parts = data.decisions(data.truth) > 0, {}
+    truth, parts = data.decisions(data.truth), {}
     for k, name in enumerate(data.classes):
         members = np.flatnonzero(truth[:, k])
         if not len(members):
@@ -184,7 +190,9 @@ def by_class(data: Predictions) -> dict[str, Comparison]:
         for model, p in part.by_model.items():
             hits = m.weighted(part.decisions(p)[:, k].astype(float), part.weight)
             rows[model] = {"recall": hits} if data.y is not None or model != "teacher" else {}
-            rows[model] |= {} if model == "teacher" else {"kl": part.rows(model)["kl"]}
+            if model != "teacher":
+                kl = MEASURES["kl"].rows[data.task](part.by_model["teacher"], p)
+                rows[model]["kl"] = m.weighted(kl, part.weight)
         means = {model: _means(known) for model, known in rows.items()}
         parts[str(name)] = Comparison(len(members), means)
         if data.y is not None:
@@ -204,15 +212,22 @@ def worse(
     task: str, labels: bool, groups: dict[str, dict[str, Comparison]]
 ) -> list[tuple[str, str]]:
     r"""Columns and groups where the student is worse by more than `ERRORS` standard errors."""
-    other, name = decisive(task, labels)
-    sign = 1 if MEASURES[name].rises else -1
     return [
         (column, group)
         for column, parts in groups.items()
         for group, part in parts.items()
-        if (gap := part.differences.get(other, {}).get(name)) and part.rows >= SMALL
-        if sign * gap.value < 0 and abs(gap.value) > ERRORS * gap.std_error
+        if part.rows >= SMALL and advantage(task, labels, part) < -ERRORS
     ]
+
+
+def advantage(task: str, labels: bool, part: Comparison) -> float:
+    r"""Standard errors by which the student is better in a subgroup; infinite if unknown."""
+    other, name = decisive(task, labels)
+    gap = part.differences.get(other, {}).get(name)
+    if gap is None or math.isnan(gap.value + gap.std_error):
+        return math.inf
+    better = gap.value if MEASURES[name].rises else -gap.value
+    return better / max(gap.std_error, 1e-300) if better else 0.0
 
 
 def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.ndarray]]:

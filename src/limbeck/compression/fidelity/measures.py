@@ -227,11 +227,10 @@ def _of_class(title: str, which: str, share: bool = True, rises: bool = True) ->
     return Measure(f"{title} of {which}", rises, share, format=".3f", class_title=title)
 
 
-_SAME, _LOG, _KL = map(by_task, (agreement, log_probability, kl))
+_SAME = by_task(agreement)
 _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
-_R2: dict[str, Rows] = {"regression": r2}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
 
 MEASURES = {  # in the order of tables
@@ -241,16 +240,16 @@ MEASURES = {  # in the order of tables
     "average_precision": _of_class("average precision", "the rarest class", False),
     "rare_recall": _of_class("recall", "the rarest class"),
     "worst_recall": _of_class("recall", "the class that loses most"),
-    "r2": Measure("R²", True, False, "labels", _R2, ".3f"),
+    "r2": Measure("R²", True, False, "labels", {"regression": r2}, ".3f"),
     "rmse": Measure("root mean square error", False, False, "labels", {"regression": rmse}),
     "absolute_error": Measure("mean absolute error", False, False, "labels", _ABSOLUTE),
-    "log_probability": Measure("log probability", True, False, "labels", _LOG),
+    "log_probability": Measure("log probability", True, False, "labels", by_task(log_probability)),
     "agreement": Measure("agreement with teacher", True, True, "teacher", _SAME),
     "subset_agreement": Measure("agreement on all labels", True, True, "teacher", _SUBSET),
-    "teacher_r2": Measure("R² against teacher", True, False, "teacher", _R2, ".3f"),
+    "teacher_r2": Measure("R² against teacher", True, False, "teacher", {"regression": r2}, ".3f"),
     "difference": Measure("difference from teacher", False, False, "teacher", _ABSOLUTE),
     **{name: Measure(f"{title} / teacher's σ", False) for name, (_, title) in QUANTILES.items()},
-    "kl": Measure("KL from teacher", False, False, "teacher", _KL),
+    "kl": Measure("KL from teacher", False, False, "teacher", by_task(kl)),
     "rare_kl": _of_class("KL from teacher", "the rarest class", False, rises=False),
     "ece": Measure("calibration error", False, True),
     "brier": Measure("Brier score", False, False, "labels", _BRIER),

@@ -311,9 +311,9 @@ def _worst(
 ) -> tuple[int, bool]:
     r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
     if data.y is None:
-        overall = data.rows("student")["agreement"].mean()
+        overall = data.rows["student"]["agreement"].mean()
     else:  # the retention of right answers over all rows; 1 at most
-        right, teacher_right = (data.rows(m)["accuracy"] for m in ("student", "teacher"))
+        right, teacher_right = (data.rows[m]["accuracy"] for m in ("student", "teacher"))
         overall = min(1.0, right.mean() / teacher_right.mean()) if teacher_right.any() else math.nan
 
     def rank(k: int) -> tuple[bool, float, int, int]:
@@ -335,9 +335,7 @@ def retention(data: Predictions, rare: RareClasses) -> tuple[str, dict[str, Figu
     r"""The measure over all rows, and the fraction of the teacher's that is left, by measure."""
     regression = data.task == "regression"
     overall = "r2" if regression else "accuracy"
-    teacher, student = (
-        data.rows(model) | rare.rows.get(model, {}) for model in ("teacher", "student")
-    )
+    teacher, student = (data.rows[m] | rare.rows.get(m, {}) for m in ("teacher", "student"))
     if overall not in teacher or np.isnan(teacher[overall]).any():  # no labels, or no variation
         overall = "teacher_r2" if regression else "agreement"
     names = [overall, *(name for name in rare.rows.get("student", {}) if name != "rare_kl")]

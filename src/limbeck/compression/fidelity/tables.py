@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from limbeck.compression.fidelity import comparison
 from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
 from limbeck.text import PlainTable, compared
@@ -57,20 +59,15 @@ def percent(value: float) -> str:
     return f"{value:.{places}%}"
 
 
-def size_in_words(count: float) -> str:
-    r"""Bytes."""
-    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0})
-
-
-def span(seconds: float) -> str:
-    r"""Seconds."""
-    return _scaled(seconds, {"s": 1.0, "ms": 1e-3, "µs": 1e-6})
-
-
-def _scaled(value: float, units: dict[str, float]) -> str:
+def in_units(units: dict[str, float], value: float) -> str:
+    r"""A quantity in the largest unit that it exceeds, or the last."""
     unit = next((name for name, scale in units.items() if value >= scale), list(units)[-1])
     scaled = value / units[unit]
     return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
+
+
+size_in_words = partial(in_units, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0})
+span = partial(in_units, {"s": 1.0, "ms": 1e-3, "µs": 1e-6})
 
 
 def heading(name: str) -> str:
@@ -181,17 +178,9 @@ def class_table(report: Fidelity) -> Table:
 def groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Comparison]]:
     r"""Columns, groups and their measures, in their order or the worst first."""
     parts = [(c, g, part) for c, groups in report.by_group.items() for g, part in groups.items()]
-    other, name = decisive(report.task, report.labelled)
-
-    def score(part: Comparison) -> float:
-        # standard errors by which the student is better; infinite where that is not known
-        gap = part.differences.get(other, {}).get(name)
-        if gap is None or math.isnan(gap.value):
-            return math.inf
-        better = gap.value if MEASURES[name].rises else -gap.value
-        return better / gap.std_error if gap.std_error > 0 else 1e9 * better
-
-    return sorted(parts, key=lambda part: score(part[2])) if worst else parts
+    if worst:
+        parts.sort(key=lambda part: comparison.advantage(report.task, report.labelled, part[2]))
+    return parts
 
 
 def remarks(report: Fidelity) -> list[str]:
