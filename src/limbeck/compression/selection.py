@@ -42,7 +42,8 @@ DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
 PROBE, FOREST, LARGER_FOREST = Forest(50, 31), Forest(100, 31), Forest(300, 63)
 ENOUGH = 0.9  # agreement or R², and the share of a rare class's average precision: less is poor
 NEAR = 0.002  # of the teacher's variation: what a larger student is not trained for
-MOST_WORK = 5e8  # weights of a larger net times steps: ten seconds of one core
+# of a larger net, steps times weights: ten seconds of one core; and what a step takes besides
+MOST_WORK, STEP_WORK = 8e8, 25_000
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN, LARGER_GAIN = 0.9, 0.75  # of the divergence: another student, and a large forest has less
 # of the net's divergence: a probe has less if a forest, or a large one, is worth a try
@@ -281,7 +282,7 @@ def nearer_student(
         weights = sizes(problem.x, outputs, task, problem.encoder)[LARGER] / 4  # of 4 bytes each
         if best.fidelity < ENOUGH:
             compare(problem, LARGEST)
-        elif 2 * steps * weights < MOST_WORK:
+        elif not problem.live and 2 * steps * (weights + STEP_WORK) < MOST_WORK:
             compare(problem, LARGER, 2 * steps)
     tried = [part.trial() for part in [first, *others]] if others else []
     if best is first:
