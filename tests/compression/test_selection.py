@@ -152,13 +152,13 @@ def test_inputs_are_compared_by_small_forests():
 def test_a_larger_net_is_trained_where_it_pays(monkeypatch, name):
     monkeypatch.setattr(selection, "NEAR", 1e-9)
     settings = FEW | {"batch_size": 1000}
-    result = lb.compress(smooth, X[:400], **settings)
+    result = lb.compress(smooth, X[:800], **settings)
     assert result.recipe.student == selection.LARGER
     first, larger = (t for t in result.tried if isinstance(t.get("student"), tuple))
     assert larger["divergence"] < selection.MIN_GAIN * first["divergence"]
     assert result.steps == 2000  # twice as many as by default
     monkeypatch.setattr(selection, name, 1.0)  # all is near, or any work is too much
-    assert lb.compress(smooth, X[:400], **settings).recipe.student == selection.DEFAULT
+    assert lb.compress(smooth, X[:800], **settings).recipe.student == selection.DEFAULT
 
 
 def test_auto_takes_what_a_budget_allows():
