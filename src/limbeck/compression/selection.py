@@ -45,7 +45,8 @@ NEAR = 0.002  # of the teacher's variation: what a larger student is not trained
 # of a larger net, steps times weights: ten seconds of one core; and what a step takes besides
 MOST_WORK, STEP_WORK = 8e8, 25_000
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
-MIN_GAIN, LARGER_GAIN = 0.9, 0.75  # of the divergence: another student, and a large forest has less
+MIN_GAIN = 0.9  # of the divergence: another student has less
+FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
 # of the net's divergence: a probe has less if a forest, or a large one, is worth a try
 PROBE_RATIO, LARGER_RATIO = 1.2, 2.0
 TINY = np.finfo(float).tiny
@@ -178,16 +179,21 @@ def best_inputs(
 ) -> tuple[Recipe, Trials, Attempt | None]:
     r"""The recipe with the best inputs, the measures of all, and the best of small forests.
 
-    A forest is fitted in a second, and ranks inputs as nets do that are trained to the end; where
-    there are no forests, short runs of nets are compared.
+    A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end;
+    for others than "munge", a net's short run has to agree. Where there are no forests, short runs
+    of nets are compared.
     """
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
     pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
         pilots[name] = _pilot(problem, replace(own, inputs=name), f"inputs-{name}")
-    training = in_folder(recipe.training, "student")  # not among those of the short runs
     best = min(pilots, key=lambda name: pilots[name].divergence)
+    if forests and best != "munge":
+        pair = [replace(recipe, inputs=name) for name in ("munge", best)]
+        runs = [_pilot(problem, each, f"net-{each.inputs}").divergence for each in pair]
+        best = best if runs[1] < runs[0] else "munge"
+    training = in_folder(recipe.training, "student")  # not among those of the short runs
     tried = [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
     recipe = replace(recipe, inputs=best, training=training)
     return recipe, tried, pilots[best] if forests else None
@@ -258,14 +264,14 @@ def nearer_student(
     if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
 
-    def compare(
-        problem: Problem, student: Size, steps: int | None = None, gain: float = MIN_GAIN
-    ) -> None:
+    def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
         nonlocal best
         training = in_folder(recipe.training, str(student))
         own = replace(recipe, student=student, steps=steps, training=training)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
+        forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
+        gain = FOREST_GAIN if forests == (True, False) else MIN_GAIN
         nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
         best = other if nearer else best
 
@@ -275,7 +281,7 @@ def nearer_student(
     if ratio < PROBE_RATIO:
         compare(plain, FOREST)
     if not best.near and ratio < LARGER_RATIO:
-        compare(plain, LARGER_FOREST, gain=LARGER_GAIN)
+        compare(plain, LARGER_FOREST)
     # a larger net has half of the divergence at best
     if not best.near and best.divergence > first.divergence / 2:
         outputs, task, steps = problem.teacher.outputs, problem.teacher.task, first.result.steps
