@@ -271,7 +271,8 @@ def nearer_student(
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
         forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
-        gain = FOREST_GAIN if forests == (True, False) else MIN_GAIN
+        strict = forests == (True, False) and best.fidelity >= ENOUGH  # a poor net is no better
+        gain = FOREST_GAIN if strict else MIN_GAIN
         nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
         best = other if nearer else best
 
