@@ -232,8 +232,8 @@ def compress(
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     problem, result = best.problem, best.result
     texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
-    texts = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
-    return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=texts)
+    notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
+    return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
 
 def _label_rows(

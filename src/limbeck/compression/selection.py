@@ -44,6 +44,7 @@ ENOUGH = 0.9  # agreement or R², and the share of a rare class's average precis
 NEAR = 0.002  # of the teacher's variation: what a larger student is not trained for
 # of a larger net, steps times weights: ten seconds of one core; and what a step takes besides
 MOST_WORK, STEP_WORK = 8e8, 25_000
+MOST_CELLS = 1_500_000  # inputs times columns up to which a large forest takes a few seconds
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN = 0.9  # of the divergence: another student has less
 FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
@@ -281,7 +282,9 @@ def nearer_student(
     ratio = math.inf if probe is None else probe.divergence / first.divergence
     if ratio < PROBE_RATIO:
         compare(plain, FOREST)
-    if not best.near and ratio < LARGER_RATIO:
+    x = plain.x
+    cells = recipe.pool * (x.shape[1] if isinstance(x, Tensor) else len(x))
+    if not best.near and ratio < LARGER_RATIO and (cells < MOST_CELLS or best.fidelity < ENOUGH):
         compare(plain, LARGER_FOREST)
     # a larger net has half of the divergence at best
     if not best.near and best.divergence > first.divergence / 2:

@@ -119,8 +119,8 @@ def build_student(
     if isinstance(spec, str) and spec in FITTED:
         return Fitted(spec, task, encoder, seed)
     if isinstance(spec, Forest):
-        options = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
-        options |= {"learning_rate": 0.2 if spec.trees > 100 else 0.3}  # few trees take long steps
+        options: dict[str, Any] = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
+        options["learning_rate"] = 0.2 if spec.trees > 100 else 0.3  # few trees take long steps
         return Fitted("boosted", task, encoder, seed, options=options)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
