@@ -180,9 +180,9 @@ def best_inputs(
 ) -> tuple[Recipe, Trials, Attempt | None]:
     r"""The recipe with the best inputs, the measures of all, and the best of small forests.
 
-    A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end;
-    for others than "munge", a net's short run has to agree. Where there are no forests, short runs
-    of nets are compared.
+    A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end.
+    Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
+    forests, short runs of nets are compared.
     """
     if problem.held_out is None or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
@@ -190,7 +190,9 @@ def best_inputs(
     for name in tracked(names, "trying inputs", problem.query.progress):
         pilots[name] = _pilot(problem, replace(own, inputs=name), f"inputs-{name}")
     best = min(pilots, key=lambda name: pilots[name].divergence)
-    if forests and best != "munge":
+    if forests and pilots[best].divergence > MIN_GAIN * pilots["munge"].divergence:
+        best = "munge"
+    elif forests:
         pair = [replace(recipe, inputs=name) for name in ("munge", best)]
         runs = [_pilot(problem, each, f"net-{each.inputs}").divergence for each in pair]
         best = best if runs[1] < runs[0] else "munge"
