@@ -217,7 +217,6 @@ def prepare(folder: Path) -> None:
     distilled().save(home / "distilled")
     compressed().save(home / "compressed")
     condensed().save(home / "condensed")
-    classifier().save(home / "estimator")
     fidelity().save(home / "fidelity.json")
     rbm().save(home / "rbm.npz")
     nade().save(home / "nade.safetensors")
@@ -359,9 +358,8 @@ VALID: dict[str, list[str]] = {
     "series": ["torch.randn(2, 20)"], "log_weights": ["torch.randn(20)"],
     "RunningDiagnostics.update.draws": ["torch.randn(4, 2)"],
     "limbeck.as_draws.posterior": ["draws()", *files("draws.npy", "draws.npz", "draws.csv")],
-    "limbeck.load.folder": files("distilled", "compressed", "condensed", "estimator"),
+    "limbeck.load.folder": files("distilled", "compressed", "condensed"),
     "Compressed.load.folder": files("compressed"), "Condensed.load.folder": files("condensed"),
-    "DistilledClassifier.load.folder": files("estimator"),
     "Fidelity.load.path": files("fidelity.json"), "RBM.load.path": files("rbm.npz"),
     "NADE.load.path": files("nade.safetensors"), "TeacherCache.folder": ["out('cache')"],
     "n": ["3", "1"], "members": ["2"], "index": ["0", "1"],

@@ -23,8 +23,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression import dispatch
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
-from limbeck.storage import folders
-from tests.refusals import raises_about, refused
+from tests.refusals import refused
 
 # as for scikit-learn's own forests: what is drawn depends on the number of rows
 RANDOM = {
@@ -278,40 +277,11 @@ def test_rows_with_gaps(iris):
         made.predict(np.full((1, 4), np.inf))
 
 
-def test_it_is_read_back_without_pickle(iris, frame, small, tmp_path):
-    small.save(tmp_path / "classes")
-    again = DistilledClassifier.load(tmp_path / "classes")
-    np.testing.assert_array_equal(again.predict_proba(iris[0]), small.predict_proba(iris[0]))
-    assert again.student == (8,)
-    assert again.teacher is None
-    assert again.classes_.tolist() == small.classes_.tolist()
-    assert again.score(*iris) == small.score(*iris)
-    with refused("y", expected="have no teacher"):
-        again.score(iris[0])
-    with refused("X", "2 features"):
-        again.predict(iris[0][:, :2])
-
-    framed = DistilledRegressor(student="tree").fit(frame, iris[0][:, 3])
-    framed.save(tmp_path / "values")
-    again = DistilledRegressor.load(tmp_path / "values")
-    np.testing.assert_array_equal(again.predict(frame), framed.predict(frame))
-    assert again.feature_names_in_.tolist() == ["length", "width", "color"]
-    with refused("folder", "a DistilledRegressor"):
-        DistilledClassifier.load(tmp_path / "values")
-
-
-def test_folders_that_hold_no_estimator(small, tmp_path):
-    with refused("folder", r"without manifest\.json"):
-        DistilledClassifier.load(tmp_path)
-    small.result_.save(tmp_path)
-    with refused("folder", expected=r"estimator\.json"):
-        DistilledClassifier.load(tmp_path)
-    small.save(tmp_path)
-    folders.write(tmp_path, "result", {"estimator.json": b"{}"}, keep=None)
-    with raises_about(lb.CheckpointError, "estimator.json.type"):
-        DistilledClassifier.load(tmp_path)
-    with pytest.raises(NotFittedError):
-        DistilledClassifier().save(tmp_path)
+def test_its_student_is_read_back_without_pickle(iris, small, tmp_path):
+    small.result_.save(tmp_path / "classes")
+    again = lb.load(tmp_path / "classes")
+    expected = small.predict_proba(iris[0])
+    np.testing.assert_allclose(again.predict_proba(iris[0]), expected, atol=1e-5)
 
 
 @pytest.mark.usefixtures("quick_baselines")
@@ -326,7 +296,7 @@ def test_a_pickle_has_no_teacher_and_predicts_the_same(iris, forest):
         np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
         np.testing.assert_array_equal(again.predict(X), made.predict(X))
         assert again.score(X, y) == made.score(X, y)
-        with raises_about(AttributeError, "teacher_"):
+        with pytest.raises(AttributeError, match="teacher_: pickled estimators have no"):
             _ = again.teacher_
         with refused("report", "without its teacher"):
             again.report(X, y)

@@ -102,12 +102,7 @@ def test_one_row_is_only_itself():
     assert candidates(ArrayFormat((2,)), torch.ones(1, 2)) == ["data"]
 
 
-def test_auto_tries_a_flow_where_it_may_pay():
+def test_auto_fits_no_density():
     x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))
-    kind = ArrayFormat((3,))
-    rounded = torch.cat([x[:, :2], x[:, 2:].round()], 1)
-    assert "flow" not in candidates(kind, x[:300])
-    assert "flow" not in candidates(kind, rounded)
-    assert "flow" not in candidates(kind, x, live=True)
-    pytest.importorskip("zuko")
-    assert candidates(kind, x) == ["data", "munge", "noise", "flow"]
+    assert candidates(ArrayFormat((3,)), x) == ["data", "munge", "noise"]
+    assert candidates(ArrayFormat((3,)), (x > 0).float()) == ["data", "munge", "columns"]

@@ -1,6 +1,7 @@
 r"""Nets and boosted forests at held-out rows, under budgets, and the verdict on a student."""
 
 import builtins
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,41 @@ def test_the_default_is_a_forest_where_that_is_nearer():
     assert any("boosted trees" in note and "student=(50, 30)" in note for note in result.notes)
     assert 1 - ((result.predict(X) - stairs(X)) ** 2).mean() / stairs(X).var() > 0.95
     assert {"student", "divergence", "bytes"} <= result.tried[-1].keys()
+
+
+FEW = {"task": "regression", "progress": False, "device": "cpu", "engine": "eager", "pool": 1000}
+
+
+def smooth(x):
+    return np.sin(x[:, 0]) * x[:, 1] + x[:, 2]
+
+
+def test_inputs_are_compared_by_small_forests():
+    result = lb.compress(smooth, X[:400], (4,), steps=5, **FEW)
+    tried = {trial["inputs"]: trial["divergence"] for trial in result.tried}
+    assert set(tried) == {"data", "munge", "noise"}
+    best = min(tried, key=tried.get)
+    assert result.inputs in ("munge", best)  # a net's short run has to agree
+    probe = replace(result.recipe, student=selection.PROBE)
+    again = selection.attempt(result.problem, probe)
+    assert again.divergence == pytest.approx(tried[result.inputs])
+    assert max(tried.values()) < 0.3  # of the net, trained for 5 steps, it is above 0.9
+
+
+@pytest.mark.parametrize("name", ["NEAR", "MOST_WORK"])
+def test_a_larger_net_is_trained_twice_as_long_where_it_pays(monkeypatch, name):
+    def nets():
+        result = lb.compress(smooth, X[:800], batch_size=1000, **FEW)
+        return result, [t["student"] for t in result.tried if isinstance(t.get("student"), tuple)]
+
+    monkeypatch.setattr(selection, "NEAR", 1e-9)
+    monkeypatch.setattr(selection, "MIN_GAIN", 10.0)  # it is taken in any case
+    result, tried = nets()
+    assert tried == [selection.DEFAULT, selection.LARGER]
+    if result.recipe.student == selection.LARGER:
+        assert result.steps == 2000  # a default net has 1,000
+    monkeypatch.setattr(selection, name, 1.0)  # all is near, or any work is too much
+    assert selection.LARGER not in nets()[1]
 
 
 def test_auto_takes_what_a_budget_allows():

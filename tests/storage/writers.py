@@ -61,13 +61,6 @@ def condensed(version):
     return timeless(lb.condense(draws, predict, X, components=2 + version, held_out=None, **QUICK))
 
 
-@functools.cache
-def estimator(version):
-    made = lb.DistilledClassifier(labels, (3 + version,), steps=3, device="cpu")
-    timeless(made.fit(X, X[:, 0] > 0).result_)
-    return made
-
-
 def content(saved):
     r"""All that is saved of a result, as bytes by name."""
     return saved.to_files()
@@ -175,7 +168,6 @@ WRITERS = {
     "result": result(plain),
     "compressed": result(compressed),
     "condensed": result(condensed, lambda folder: lb.load(folder, predict=predict)),
-    "estimator": result(estimator, lb.DistilledClassifier.load),
     "checkpoint": Writer(save_checkpoint, load_checkpoint),
     "record": Writer(save_record, load_record),
     "command": Writer(save_command, load_command),

@@ -163,27 +163,22 @@ def _smaller(student: Fitted, n: int) -> list[Fitted]:
     r"""Smaller students, the smallest first, and the student: fewer leaves, or boosted trees."""
     from sklearn.base import clone
 
-    if student.estimator is None:  # the default of `fit_tree` or `fit_boosted`
+    model = student.estimator
+    if model is None:  # the default of `fit_tree` or `fit_boosted`
         known = {"max_leaf_nodes": 64} if student.kind == "tree" else {"trees": 100}
         known |= student.options
     else:
-        known = student.estimator.get_params()
-        if "n_estimators" in known and "Boosting" not in type(student.estimator).__name__:
+        known = model.get_params()
+        if "n_estimators" in known and "Boosting" not in type(model).__name__:
             return [student]  # a forest, which more trees do not make overfit
     names = ("trees", "max_iter", "n_estimators", "max_leaf_nodes")
     name = next(name for name in names if name in known)
-    if (largest := known[name]) is None:
-        counts = [2**k for k in range(1, max(2, n.bit_length()))]
-    elif name == "max_leaf_nodes":
-        counts = [2**k for k in range(1, largest.bit_length()) if 2**k < largest]
-    else:
-        counts = sorted({max(1, largest // 2**k) for k in range(1, 6)})
-    if student.estimator is None:
-        smaller = [replace(student, options=student.options | {name: n}) for n in counts]
-    else:
-        models = [clone(student.estimator).set_params(**{name: count}) for count in counts]
-        smaller = [replace(student, estimator=model) for model in models]
-    return [*smaller, student]
+    largest, least = known[name] or n, 2 if name == "max_leaf_nodes" else 1
+    sizes: list[dict[str, Any]] = [{name: largest >> k} for k in range(largest.bit_length(), 0, -1)]
+    sizes = [size for size in sizes if size[name] >= least]
+    if model is None:
+        return [*(replace(student, options=student.options | size) for size in sizes), student]
+    return [*(replace(student, estimator=clone(model).set_params(**s)) for s in sizes), student]
 
 
 class LabelTrees(NamedTuple):

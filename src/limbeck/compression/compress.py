@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -21,15 +21,14 @@ from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.compression.generators import candidates, fresh
+from limbeck.compression.generators import fresh
 from limbeck.compression.rows import ArrayFormat, Rows, read_rows
-from limbeck.compression.selection import DEFAULT, Attempt, Trials
-from limbeck.compression.students import FITTED, predictions
-from limbeck.compression.training import Problem, Recipe, is_auto, take, train
+from limbeck.compression.selection import DEFAULT
+from limbeck.compression.students import predictions
+from limbeck.compression.training import Problem, Recipe, is_auto, take
 from limbeck.errors import ArgumentError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.models.tree import is_tree_estimator
 from limbeck.outputs import FORMS
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
@@ -218,22 +217,23 @@ def compress(
         recipe = Recipe(copy.deepcopy(student), inputs, pool, steps, training)
     except TypeError as error:  # a generator, a lock
         raise ArgumentError("student", shown(student), f"one that is copied ({error})") from None
-    grow = partial(selection.grow_student, keep=keep, max_bytes=max_bytes, max_latency=max_latency)
-    given, default = data if table is None else None, default and steps is None
-    search = partial(_search, student=student, data=given, grow=grow, default=default)
+    search = partial(
+        selection.search, student=student, data=data if table is None else None,
+        default=default and steps is None, keep=keep, max_bytes=max_bytes, max_latency=max_latency,
+    )  # fmt: skip
     try:
-        choices = search(problem, recipe)
+        best, tried, notes = search(problem, recipe)
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
         problem = make_problem(row_weights)  # all of whose rows have been labelled
-        choices = search(problem, replace(recipe, inputs="data"))
+        best, tried, notes = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
-    result, problem, recipe, tried, note = choices
-    texts = [ignored, note, leak, _query_note(problem, n), *_value_notes(problem, result)]
+    problem, result = best.problem, best.result
+    texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
-    return Compressed.of(result, problem, recipe, labels=labels, tried=tried, notes=notes)
+    return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
 
 def _label_rows(
@@ -291,44 +291,6 @@ def _value_notes(problem: Problem, result: Result) -> list[str]:
             n = f"{int(broken.sum()):,} of {len(student):,} rows of X"
             notes.append(f"Note: at {n} values of the student are {text}.")
     return notes
-
-
-def _search(
-    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None,
-    grow: Callable[[Problem, Recipe], tuple[Attempt, Trials]], default: bool,
-) -> tuple[Result, Problem, Recipe, Trials, str | None]:  # fmt: skip
-    r"""The trained student after the choices that are left to limbeck, and these choices.
-
-    Columns are compared where the rows, `data`, are given; the `default` student with others.
-    """
-    tried, note, limited = Trials(), None, problem.query.limited
-    if is_auto(recipe.inputs):
-        names = candidates(problem.format, problem.x, problem.live, recipe.pool)
-        if limited:  # each comparison would need queries of its own
-            names = ["munge" if "munge" in names else names[0]]
-        recipe, tried = selection.best_inputs(problem, recipe, names)
-    plain = problem
-    fitted = isinstance(student, str) and student in FITTED
-    if (
-        data is not None
-        and not limited
-        and not (isinstance(student, nn.Module) or fitted or is_tree_estimator(student))
-    ):
-        problem, more, note = selection.best_columns(problem, recipe, data)
-        tried += more
-    if is_auto(student):
-        best, sizes_tried = grow(problem, recipe)
-        result, recipe = best.result, best.recipe
-        tried += sizes_tried
-    else:
-        result = train(problem, recipe, student)
-    if default and recipe.training.seconds is None:
-        best, more, nearer = selection.nearer_student(problem, plain, recipe, result)
-        note = note if best.problem is problem else None
-        problem, result, recipe = best.problem, best.result, best.recipe
-        tried += more
-        note = " ".join(text for text in (note, nearer) if text) or None
-    return result, problem, recipe, tried, note
 
 
 def _unused_columns(teacher: object, given: Any) -> list[Any]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -31,25 +30,10 @@ from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.records import damaged, encode
-from limbeck.storage import folders
 from limbeck.tables.table import as_frame, check_names
 from limbeck.teachers.keys import count, first_rows
 from limbeck.teachers.row_teacher import RowTeacher
-from limbeck.training.result import read_files, spec_of
-
-ABOUT = "estimator.json"
-FIELDS = {
-    "type": str, "arguments": dict[str, Any], "features": int, "names": list[Any] | None,
-    "framed": bool,
-}  # fmt: skip
-
-
-def _is_plain(value: object) -> bool:
-    r"""Whether JSON holds a value; sizes are tuples, which it has as lists."""
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or type(value) in (bool, int, float, str)
+from limbeck.training.result import spec_of
 
 
 class RefusedArgumentError(ArgumentError, TypeError):
@@ -91,7 +75,7 @@ class Scored:
         if y is None:
             check_is_fitted(self)
             if self.result_.problem is None:
-                expected = "labels: pickled and saved estimators have no teacher to compare with"
+                expected = "labels: pickled estimators have no teacher to compare with"
                 raise ArgumentError("y", None, expected)
             y = self.result_.problem.teacher.predict(self._rows(X))
         with as_argument_error("sample_weight"):
@@ -196,49 +180,6 @@ class Distilled(BaseEstimator):
         check_is_fitted(self)
         return self.result_.report(self._rows(X), y, **options)
 
-    @arg.checked_arguments
-    def save(self, folder: arg.PathLike) -> Path:
-        r"""Write the student (safetensors) and the rest (JSON) into a folder; no teacher."""
-        return folders.write(folder, "result", self.to_files())
-
-    def to_files(self) -> dict[str, bytes]:
-        r"""The files that `save` writes, by name."""
-        check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        arguments = self.get_params(deep=False).items()
-        about = {
-            "type": type(self).__name__,
-            "arguments": {name: value for name, value in arguments if _is_plain(value)},
-            "features": self.n_features_in_,
-            "names": None if names is None else names.tolist(),
-            "framed": self._framed,
-        }
-        return self.result_.to_files() | {ABOUT: encode(about)}
-
-    @classmethod
-    @arg.checked_arguments
-    def load(cls, folder: arg.PathLike, student: nn.Module | None = None) -> Self:
-        r"""Load a saved estimator; it can predict, but has no teacher.
-
-        Arguments:
-            folder: The folder.
-            student: An empty copy of a module of the user's own. Default: None, for limbeck's.
-        """
-        saved = read_files(folder)
-        about = saved.fields(ABOUT, FIELDS)
-        if about["type"] != cls.__name__:
-            raise ArgumentError("folder", f"a {about['type']}", f"a saved {cls.__name__}")
-        arguments = about["arguments"]
-        for name in arguments.keys() - cls._get_param_names():
-            raise damaged(saved.path(ABOUT), f"has an unknown field arguments.{name}")
-        sizes = {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
-        estimator = cls(**arguments | sizes)
-        estimator.n_features_in_, estimator._framed = about["features"], about["framed"]
-        if about["names"] is not None:
-            estimator.feature_names_in_ = np.array(about["names"], dtype=object)
-        estimator._set_result(Compressed.from_files(saved, student))
-        return estimator
-
     def set_params(self, **params: Any) -> Self:
         inside = [name for name in params if name.startswith("teacher__")]
         if inside and "teacher" not in params and dispatch.is_fitted(self.teacher):
@@ -279,7 +220,7 @@ class Distilled(BaseEstimator):
 
     def __getattr__(self, name: str) -> Any:
         if name == "teacher_" and "result_" in vars(self):
-            raise AttributeError("teacher_: pickled and saved estimators have no teacher")
+            raise AttributeError("teacher_: pickled estimators have no teacher")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_result(self, result: Compressed) -> None:

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -109,13 +108,8 @@ def candidates(layout: RowFormat, x: X, live: bool = False, size: int | None = N
     if rows(x) < 2 or (size is not None and size <= rows(x) and not live):
         return ["data"]
     bits = isinstance(x, Tensor) and _is_bits(x)
-    names = ["data", "munge", "columns" if bits or isinstance(layout, TableFormat) else "noise"]
-    # a flow is for many rows of a few continuous numbers; its samples are too slow for each step
-    many = isinstance(x, Tensor) and len(x) >= 500 and x.ndim == 2 and 2 <= x.shape[1] <= 32
-    if many and not live and find_spec("zuko"):
-        continuous = all(len(column.unique()) >= 100 for column in x.T)  # type: ignore[union-attr]
-        names += ["flow"] if continuous else []
-    return names
+    # samples of densities take many times as long to fit, and are hardly ever nearer
+    return ["data", "munge", "columns" if bits or isinstance(layout, TableFormat) else "noise"]
 
 
 def _is_bits(x: Tensor) -> bool:

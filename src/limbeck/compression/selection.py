@@ -5,22 +5,32 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck.arrays import join, part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
-from limbeck.compression.generators import fresh
+from limbeck.compression.generators import candidates, fresh
 from limbeck.compression.rows import Rows, TableFormat
-from limbeck.compression.students import Forest, encoded, predictions, sizes, tensor_bytes
+from limbeck.compression.students import (
+    FITTED,
+    Forest,
+    Size,
+    encoded,
+    predictions,
+    sizes,
+    tensor_bytes,
+)
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
+from limbeck.models.tree import is_tree_estimator
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
@@ -28,12 +38,18 @@ from limbeck.tables.table import Table
 from limbeck.training.config import Training
 from limbeck.training.result import Result
 
-DEFAULT, LARGER = (50, 30), (200, 100)  # nets
+DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
 PROBE, FOREST, LARGER_FOREST = Forest(50, 31), Forest(100, 31), Forest(300, 63)
 ENOUGH = 0.9  # agreement or R², and the share of a rare class's average precision: less is poor
+NEAR = 0.002  # of the teacher's variation: what a larger student is not trained for
+# of a larger net, steps times weights: ten seconds of one core; and what a step takes besides
+MOST_WORK, STEP_WORK = 8e8, 25_000
+MOST_CELLS = 1_500_000  # inputs times columns up to which a large forest takes a few seconds
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
-MIN_GAIN = 0.9  # of the divergence: another student must have less
-PROBE_GAIN = 1.2  # of the divergence of a forest of few inputs: one of all comes nearer
+MIN_GAIN = 0.9  # of the divergence: another student has less
+FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
+# of the net's divergence: a probe has less if a forest, or a large one, is worth a try
+PROBE_RATIO, LARGER_RATIO = 1.2, 2.0
 TINY = np.finfo(float).tiny
 MAX_WIDTH = 1000  # features up to which forests are tried
 RARE, MIN_EXPECTED = 0.2, 10  # a rare class: its share at most, and its expected rows at least
@@ -49,18 +65,43 @@ class Scores(NamedTuple):
 
     divergence: float  # KL, or 1 − R²
     fidelity: float  # agreement, or R²
+    unexplained: float  # the divergence, by that of a student that gives the mean everywhere
 
 
 @dataclass(frozen=True)
 class Attempt:
-    r"""A trained student and how near it is to its teacher at held-out rows."""
+    r"""A trained student and, once asked, how near it is to its teacher at held-out rows."""
 
     problem: Problem
     recipe: Recipe
     result: Result
-    at_rows: Scores  # at held-out rows
-    divergence: float  # the geometric mean of that and of the same at mixtures of these rows
-    fidelity: float  # the higher of the two
+
+    @cached_property
+    def parts(self) -> list[Scores]:
+        r"""The scores at held-out rows, and perhaps at mixtures of these."""
+        task = self.problem.teacher.task
+        return [_scores(task, *part) for part in _compared(self.problem, self.result)]
+
+    @property
+    def at_rows(self) -> float:
+        r"""The divergence at held-out rows."""
+        return self.parts[0].divergence
+
+    @property
+    def divergence(self) -> float:
+        r"""The geometric mean of divergences at rows and at mixtures."""
+        divergences = np.maximum([part.divergence for part in self.parts], TINY)
+        return float(np.exp(np.log(divergences).mean()))
+
+    @property
+    def fidelity(self) -> float:
+        r"""The agreement or R², at rows or at mixtures, of which the higher one counts."""
+        return max(part.fidelity for part in self.parts)
+
+    @property
+    def near(self) -> bool:
+        r"""Whether next to nothing is left to learn of the teacher's variation."""
+        return min(part.unexplained for part in self.parts) < NEAR
 
     def trial(self) -> dict[str, Any]:
         r"""Its entry among those tried."""
@@ -70,23 +111,19 @@ class Attempt:
         return {"student": name, **scores, "bytes": bytes_on_disk(self.result.student)}
 
 
-def attempt(problem: Problem, recipe: Recipe, result: Result | None = None) -> Attempt:
-    r"""A student of a recipe, trained unless its result is given, and compared."""
-    result = train(problem, recipe) if result is None else result
-    scores = [_scores(problem.teacher.task, *part) for part in _compared(problem, result)]
-    divergences = np.maximum([score.divergence for score in scores], TINY)
-    divergence = float(np.exp(np.log(divergences).mean()))
-    fidelity = max(score.fidelity for score in scores)
-    return Attempt(problem, recipe, result, scores[0], divergence, fidelity)
+def attempt(problem: Problem, recipe: Recipe) -> Attempt:
+    r"""A student of a recipe, trained to be compared."""
+    return Attempt(problem, recipe, train(problem, recipe))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
     r"""The scores of predictions p by a teacher's t."""
     if task == "regression":
-        error = ((t - p) ** 2).mean(0) / np.maximum(t.var(0), TINY)
-        return Scores(float(error.mean()), 1 - float(error.mean()))
-    kl, agreement = (MEASURES[name].rows[task](t, p).mean() for name in ("kl", "agreement"))
-    return Scores(float(kl), float(agreement))
+        error = float((((t - p) ** 2).mean(0) / np.maximum(t.var(0), TINY)).mean())
+        return Scores(error, 1 - error, error)
+    kl, agreement = (MEASURES[name].rows[task] for name in ("kl", "agreement"))
+    divergence, most = (float(kl(t, q).mean()) for q in (p, np.tile(t.mean(0), (len(t), 1))))
+    return Scores(divergence, float(agreement(t, p).mean()), divergence / max(most, TINY))
 
 
 def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -104,17 +141,65 @@ def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.nda
     return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
 
 
-def best_inputs(problem: Problem, recipe: Recipe, names: list[str]) -> tuple[Recipe, Trials]:
-    r"""The recipe with the best inputs of short runs, and the measures of all candidates."""
+def search(
+    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None, default: bool,
+    **limits: Any,
+) -> tuple[Attempt, Trials, list[str]]:  # fmt: skip
+    r"""The trained student after the choices that are left to limbeck, what was tried, and notes.
+
+    Columns are compared where the rows, `data`, are given; the `default` student with others; sizes
+    within limits, the arguments of `grow_student`, for student="auto".
+    """
+    tried, notes, probe = Trials(), list[str](), None
+    limited = problem.query.limited
+    fitted = is_tree_estimator(student) or (isinstance(student, str) and student in FITTED)
+    net = not fitted and not isinstance(student, nn.Module)
+    if trainer.is_auto(recipe.inputs):
+        names = candidates(problem.format, problem.x, problem.live, recipe.pool)
+        if limited:  # each comparison would need queries of its own
+            names = ["munge" if "munge" in names else names[0]]
+        forests = net and student != "linear" and _forests(problem)
+        recipe, tried, probe = best_inputs(problem, recipe, names, forests)
+    plain = problem
+    if data is not None and not limited and net:
+        problem, more, note = best_columns(problem, recipe, data)
+        tried, notes = tried + more, [note] if note else []
+    if trainer.is_auto(student):
+        best, more = grow_student(problem, recipe, **limits)
+        return best, tried + more, notes
+    best = Attempt(problem, recipe, train(problem, recipe, student))
+    if default and recipe.training.seconds is None:
+        best, more, note = nearer_student(best, plain, probe)
+        notes = [*(notes if best.problem is problem else []), *([note] if note else [])]
+        tried += more
+    return best, tried, notes
+
+
+def best_inputs(
+    problem: Problem, recipe: Recipe, names: list[str], forests: bool
+) -> tuple[Recipe, Trials, Attempt | None]:
+    r"""The recipe with the best inputs, the measures of all, and the best of small forests.
+
+    A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end.
+    Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
+    forests, short runs of nets are compared.
+    """
     if problem.held_out is None or len(names) == 1:
-        return replace(recipe, inputs="munge" if "munge" in names else names[0]), []
-    scores = {}
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
+    pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
-        scores[name] = _pilot(problem, replace(recipe, inputs=name), f"inputs-{name}", mixed=True)
+        pilots[name] = _pilot(problem, replace(own, inputs=name), f"inputs-{name}")
+    best = min(pilots, key=lambda name: pilots[name].divergence)
+    if forests and pilots[best].divergence > MIN_GAIN * pilots["munge"].divergence:
+        best = "munge"
+    elif forests:
+        pair = [replace(recipe, inputs=name) for name in ("munge", best)]
+        runs = [_pilot(problem, each, f"net-{each.inputs}").divergence for each in pair]
+        best = best if runs[1] < runs[0] else "munge"
     training = in_folder(recipe.training, "student")  # not among those of the short runs
-    best = min(scores, key=lambda name: scores[name])
-    tried = [{"inputs": name, "divergence": score} for name, score in scores.items()]
-    return replace(recipe, inputs=best, training=training), tried
+    tried = [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
+    recipe = replace(recipe, inputs=best, training=training)
+    return recipe, tried, pilots[best] if forests else None
 
 
 def best_columns(
@@ -140,7 +225,7 @@ def best_columns(
     short = replace(recipe, training=replace(recipe.training, checkpoint=None))
     choices = {"numbers": problem, "categories": as_codes}
     for kind in tracked(list(choices), "trying columns", problem.query.progress):
-        scores[kind] = _pilot(choices[kind], short, kind)
+        scores[kind] = _pilot(choices[kind], short, kind).at_rows
     tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
     gain = scores["numbers"] - scores["categories"]
     if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
@@ -149,16 +234,14 @@ def best_columns(
     return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
 
 
-def _pilot(problem: Problem, recipe: Recipe, name: str, mixed: bool = False) -> float:
-    r"""The divergence of a student after a short run with fewer inputs."""
+def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
+    r"""A student after a short run with fewer inputs."""
     student = DEFAULT if trainer.is_auto(recipe.student) else recipe.student
     training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
     pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
     short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
-    parts = _compared(problem, train(problem, short))[: None if mixed else 1]
-    t, p = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _scores(problem.teacher.task, t, p).divergence
+    return attempt(problem, short)
 
 
 def _forests(problem: Problem) -> bool:
@@ -172,37 +255,47 @@ def _forests(problem: Problem) -> bool:
 
 
 def nearer_student(
-    problem: Problem, plain: Problem, recipe: Recipe, result: Result
+    first: Attempt, plain: Problem, probe: Attempt | None
 ) -> tuple[Attempt, Trials, str | None]:
     r"""The default student or, where it is nearer to the teacher, a forest or a larger student.
 
-    A small forest is fitted to few inputs, in a second; only if it is nearly as near as the net,
-    one is fitted to all inputs. Only if the nearest is poor, larger ones are tried. Trees split
-    numbers as they are: forests are fitted to the `plain` problem, without categories made of
-    numbers.
+    A small forest, the probe, is fitted in a second; only if it is nearly as near as the net, a
+    larger one is. Only if the nearest is not near, students are larger still. Trees split numbers
+    as they are: forests are fitted to the `plain` problem, without categories made of numbers.
     """
-    first = best = attempt(problem, recipe, result)
+    problem, recipe, best, others = first.problem, first.recipe, first, list[Attempt]()
     if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
         return first, [], None
-    others, forests = list[Attempt](), _forests(plain)
 
-    def compare(problem: Problem, recipe: Recipe) -> None:
+    def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
         nonlocal best
-        others.append(other := attempt(problem, recipe))
+        training = in_folder(recipe.training, str(student))
+        own = replace(recipe, student=student, steps=steps, training=training)
+        others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
-        at_rows = other.at_rows.divergence <= best.at_rows.divergence
-        best = other if at_rows and other.divergence < MIN_GAIN * best.divergence else best
+        forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
+        strict = forests == (True, False) and best.fidelity >= ENOUGH  # a poor net is no better
+        gain = FOREST_GAIN if strict else MIN_GAIN
+        nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
+        best = other if nearer else best
 
-    if forests:
-        pool = min(recipe.pool, 2 * rows(plain.x))
-        probe = attempt(plain, replace(recipe, student=PROBE, pool=pool))
-        if probe.divergence < PROBE_GAIN * best.divergence:
-            compare(plain, replace(recipe, student=FOREST))
-    if forests and best.fidelity < ENOUGH:
-        compare(plain, replace(recipe, student=LARGER_FOREST))
-    if best.fidelity < ENOUGH:
-        training = in_folder(recipe.training, "larger")
-        compare(problem, replace(recipe, student=LARGER, training=training))
+    if probe is None and _forests(plain):
+        probe = _pilot(plain, replace(recipe, student=PROBE), "probe")
+    ratio = math.inf if probe is None else probe.divergence / first.divergence
+    if ratio < PROBE_RATIO:
+        compare(plain, FOREST)
+    x = plain.x
+    cells = recipe.pool * (x.shape[1] if isinstance(x, Tensor) else len(x))
+    if not best.near and ratio < LARGER_RATIO and (cells < MOST_CELLS or best.fidelity < ENOUGH):
+        compare(plain, LARGER_FOREST)
+    # a larger net has half of the divergence at best
+    if not best.near and best.divergence > first.divergence / 2:
+        outputs, task, steps = problem.teacher.outputs, problem.teacher.task, first.result.steps
+        weights = sizes(problem.x, outputs, task, problem.encoder)[LARGER] / 4  # of 4 bytes each
+        if best.fidelity < ENOUGH:
+            compare(problem, LARGEST)
+        elif not problem.live and 2 * steps * (weights + STEP_WORK) < MOST_WORK:
+            compare(problem, LARGER, 2 * steps)
     tried = [part.trial() for part in [first, *others]] if others else []
     if best is first:
         return best, tried, None
@@ -258,7 +351,7 @@ def grow_student(
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
-        if candidate.at_rows.fidelity >= keep:
+        if candidate.parts[0].fidelity >= keep:
             nearest = candidate
             break
     if nearest is None:

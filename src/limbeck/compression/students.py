@@ -119,8 +119,9 @@ def build_student(
     if isinstance(spec, str) and spec in FITTED:
         return Fitted(spec, task, encoder, seed)
     if isinstance(spec, Forest):
-        size = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
-        return Fitted("boosted", task, encoder, seed, options=size)
+        options: dict[str, Any] = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
+        options["learning_rate"] = 0.2 if spec.trees > 100 else 0.3  # few trees take long steps
+        return Fitted("boosted", task, encoder, seed, options=options)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
     hidden: Any = (spec,) if is_count(spec) else spec
@@ -178,14 +179,13 @@ def sizes(
 ) -> dict[Size, int]:  # fmt: skip
     r"""Sizes that student="auto" tries, the smallest first, with their bytes; forests at most."""
     inputs = encoded(part_of(x, 0, 1), encoder)[0].numel()
-    fixed = 8 * inputs  # shifts and scales, of inputs and outputs
-    if encoder is not None:
-        fixed = tensor_bytes(encoder)
+    # shifts and scales, of inputs and outputs
+    fixed = 8 * inputs if encoder is None else tensor_bytes(encoder)
     fixed += 8 * outputs if task == "regression" else 0
-    layers = {hidden: pairwise((inputs, *hidden, outputs)) for hidden in GROWING}
-    students: dict[Size, int] = {
-        h: fixed + 4 * sum((a + 1) * b for a, b in pairs) for h, pairs in layers.items()
-    }
+    students: dict[Size, int] = {}
+    for hidden in GROWING:
+        layers = pairwise((inputs, *hidden, outputs))
+        students[hidden] = fixed + 4 * sum((a + 1) * b for a, b in layers)
     for forest in FORESTS if forests else ():
         nodes = forest.trees * (2 * forest.leaves - 1)
         students[forest] = fixed + 4 * (nodes * (4 + outputs) + forest.trees + outputs)

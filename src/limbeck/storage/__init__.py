@@ -24,7 +24,6 @@ VERBS = ("compress", "condense", "normalize", "logz", "evidence")
 CONTENT, ARRAYS = "result.json", "arrays.npz"
 STUDENT_FILES = (  # which a student's `save` writes
     "student.safetensors", "training.json", "compression.json", "condensation.json",
-    "estimator.json",
 )  # fmt: skip
 
 EMPTY: dict[str, Any] = {  # the fields of every result, with their defaults

@@ -131,14 +131,6 @@ class Table:
         r"""The same with numbers in float64, which holds them as they are in the frame."""
         frame = as_frame(df)
         parts: dict[str, Tensor] = {}
-        if (matrices := self.few_rows(frame)) is not None:
-            numbers, codes = iter(matrices.numbers.T), iter(matrices.codes.T)
-            missing = dict(zip((c.key for c in self.numbers), matrices.missing.T, strict=True))
-            for column in self.varying:
-                values = next(numbers if isinstance(column, Number) else codes)
-                both = zip(column.keys, (values, missing.get(column.key)), strict=False)
-                parts |= {key: torch.from_numpy(np.array(array)) for key, array in both}
-            return parts
         times = Counter(frame.columns)
         if absent := [column.name for column in self.varying if not times[column.name]]:
             received = f"no column {', '.join(map(repr, absent))}"

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 
-from limbeck.compression.fidelity import measures
-from limbeck.compression.fidelity.measures import calibration_errors, curve, outcomes
+from limbeck.compression.fidelity.measures import calibration_error, curve, mean, outcomes
 
 
 def sample(n, seed, power=1.0):
@@ -21,7 +20,7 @@ def sample(n, seed, power=1.0):
 
 
 def error(found, **options):
-    return calibration_errors({"it": found}, {}, **options)["it"]
+    return mean(calibration_error(found, **options))
 
 
 def by_hand(found, bins=15):
@@ -90,10 +89,10 @@ def test_it_lies_between_0_and_1(n, m, seed, sure):
     confidence = rng.uniform(size=(n, m))
     confidence = np.round(confidence) if sure else confidence
     right = rng.integers(0, 2, (n, m)).astype(float)
-    found = error((confidence, right), resamples=20)
+    found = error((confidence, right))
     assert 0 <= found.value <= 1
     assert math.isnan(found.std_error) if n == 1 else found.std_error >= 0
-    perfect = error((np.round(confidence), np.round(confidence)), resamples=20)
+    perfect = error((np.round(confidence), np.round(confidence)))
     assert perfect.value == 0
 
 
@@ -108,13 +107,13 @@ def always(n, seed):
 @pytest.mark.parametrize(
     "kind", [lambda n, seed: sample(n, seed, 1.6), always], ids=["sure", "flat"]
 )
-def test_the_bootstraps_standard_error_is_that_of_repeated_data(kind):
-    values = [error(kind(1000, seed), resamples=2).value for seed in range(300)]
+def test_the_standard_error_is_that_of_repeated_data(kind):
+    values = [error(kind(1000, seed)).value for seed in range(300)]
     claimed = [error(kind(1000, seed)).std_error for seed in range(20)]
     assert np.mean(claimed) == pytest.approx(np.std(values), rel=0.15)
 
 
-def test_the_labels_of_an_example_are_resampled_together():
+def test_the_labels_of_an_example_count_as_one():
     found = sample(500, 6, 1.6)
     found = np.round(found[0], 2), found[1]  # so that bins are the same
     one = error(found, bins=5)
@@ -122,27 +121,18 @@ def test_the_labels_of_an_example_are_resampled_together():
     assert copies == pytest.approx(one)  # the same label four times tells nothing more
 
 
-def test_many_examples_are_resampled_in_blocks(monkeypatch):
-    found = sample(4000, 5, 1.6)
-    order = np.argsort(found[1].ravel(), kind="stable")  # rows in an order that means something
-    found = found[0][order], found[1][order]
-    one = error(found, resamples=2000)
-    monkeypatch.setattr(measures, "MAX_BLOCKS", 300)
-    blocks = error(found, resamples=2000)
-    assert blocks.value == pytest.approx(one.value)
-    assert blocks.std_error == pytest.approx(one.std_error, rel=0.15)
-
-
 def test_differences_pair():
     confidence, right = sample(1000, 3, 1.6)
-    models = {"a": (confidence, right), "b": (confidence**1.05, right)}
-    found = calibration_errors(models, {"gap": ("a", "b"), "none": ("a", "a")})
-    assert found["gap"].value == pytest.approx(found["a"].value - found["b"].value)
-    assert found["gap"].std_error < 0.3 * found["a"].std_error
-    assert found["none"] == (0, 0)
+    a, b = (calibration_error((part, right)) for part in (confidence, confidence**1.05))
+    assert mean(a - b).value == pytest.approx(mean(a).value - mean(b).value)
+    assert mean(a - b).std_error < 0.3 * mean(a).std_error
 
 
-def test_equal_seeds_give_equal_errors():
-    found = sample(500, 4)
-    assert error(found, seed=1) == error(found, seed=1)
-    assert error(found, seed=1) != error(found, seed=2)
+def test_weights_count_as_copies_do():
+    confidence, right = sample(400, 4)
+    confidence = np.round(confidence, 2)
+    weight = np.where(np.arange(400) % 2 == 0, 1.5, 0.5)
+    bins = 1  # whose edges do not depend on weights
+    copies = np.repeat(np.arange(400), np.where(np.arange(400) % 2 == 0, 3, 1))
+    one = mean(calibration_error((confidence, right), weight, bins))
+    assert one.value == pytest.approx(error((confidence[copies], right[copies]), bins=bins).value)

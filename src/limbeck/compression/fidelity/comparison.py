@@ -135,14 +135,6 @@ def compare(data: Predictions, of_classes: ClassRows | None = None) -> Compariso
         for model in measures.keys() - {"teacher"}:
             teacher, p = data.by_model["teacher"], data.by_model[model]
             measures[model] |= m.difference_quantiles(teacher, p, data.weight)
-    elif data.y is not None:
-        results = {model: m.outcomes(data.task, p, data.y) for model, p in data.by_model.items()}
-        pairs = {f"student - {other}": ("student", other) for other in differences}
-        errors = m.calibration_errors(results, pairs, w=data.weight)
-        for model, known in measures.items():
-            known["ece"] = errors[model]
-        for other, known in differences.items():
-            known["ece"] = errors[f"student - {other}"]
     return Comparison(len(data.truth), measures, differences)
 
 

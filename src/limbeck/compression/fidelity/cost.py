@@ -2,7 +2,6 @@ r"""The cost of a model: parameters, bytes, latency."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +11,10 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck.errors import ArgumentError
 from limbeck.teachers import fingerprints
-from limbeck.teachers.estimators import EstimatorTeacher
 from limbeck.teachers.keys import as_rows, count, select
 
 SIZES = (1, 1000)  # rows in the batches that are timed
@@ -82,48 +80,12 @@ def cost(model: object, latency: Mapping[int, float] | None = None) -> Cost:
 
 
 def parameters(model: object) -> int | None:
-    r"""The number of fitted parameters of a model, or None if it is unknown."""
-    if isinstance(model, nn.Module):
-        if fingerprints.holds_other_model(model):
-            return None
-        count = sum(p.numel() for p in model.parameters())
-        return count or _numbers(model.state_dict().values()) or None
-    if fingerprints.is_wrapper(model):
+    r"""The number of a torch module's parameters, or of its tensors' numbers if it has none."""
+    module = getattr(model, "module", model)  # a teacher's own
+    if not isinstance(module, nn.Module) or fingerprints.holds_other_model(module):
         return None
-    if (parts := _parts(model)) is not None:
-        counts = [parameters(part) for part in parts]
-        return None if None in counts else sum(filter(None, counts))
-    if (tree := getattr(model, "tree_", None)) is not None:
-        leaves = int(tree.n_leaves)
-        return 2 * (int(tree.node_count) - leaves) + leaves * math.prod(tree.value.shape[1:])
-    for names in (("coef_", "intercept_"), ("coefs_", "intercepts_")):
-        coefficients = [getattr(model, name, None) for name in names]
-        if coefficients[0] is not None:
-            return _numbers(coefficients)
-    return None
-
-
-def _parts(model: object) -> list[Any] | None:
-    r"""The members of a composite model."""
-    if isinstance(model, EstimatorTeacher):
-        return [model.model]
-    if isinstance(steps := getattr(model, "steps", None), list):
-        return [steps[-1][-1]]  # what a pipeline fits before its last step is not counted
-    for several, last in (("estimators_", "final_estimator_"), ("members", "final")):
-        if (members := getattr(model, several, None)) is not None:
-            final = getattr(model, last, None)
-            members = members.flat if isinstance(members, np.ndarray) else members
-            return [*members, *([] if final is None else [final])]
-    inner = (getattr(model, name, None) for name in ("module", "best_estimator_", "estimator"))
-    return next(([part] for part in inner if part is not None), None)
-
-
-def _numbers(tree: Any) -> int:
-    if isinstance(tree, Tensor):
-        return tree.numel()
-    if isinstance(tree, np.ndarray) and tree.dtype != object:
-        return tree.size
-    return sum(map(_numbers, tree)) if np.iterable(tree) else int(np.isscalar(tree))
+    tensors = list(module.parameters()) or list(module.state_dict().values())
+    return sum(tensor.numel() for tensor in tensors) or None
 
 
 def bytes_on_disk(model: object) -> int | None:

@@ -1,9 +1,9 @@
 r"""How good and how faithful predictions are: arrays (n,), so that errors of differences pair.
 
 Their mean is the measure, and their spread its standard error. For measures that are no means (R²,
-root mean square error, recall, AUC, average precision) they are the value plus the influence of
-each example (the delta method). Calibration error and quantiles are bootstrapped. Weights w (n,) of
-examples have mean 1; 1.0 stands for equal ones.
+root mean square error, recall, AUC, average precision, calibration error) they are the value plus
+the influence of each example (the delta method). Errors of quantiles are those of the bootstrap.
+Weights w (n,) of examples have mean 1; 1.0 stands for equal ones.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch import Tensor
 
 TINY = np.finfo(np.float64).tiny  # in place of no weight at all
 FLOOR = 1e-12  # smallest probability whose logarithm is taken: −27.6 nats
-BINS, RESAMPLES = 15, 200  # of calibration curves, and of the bootstrap of their error
-MAX_BLOCKS = 5000  # more examples are resampled in blocks: faster, with the same error
+BINS = 15  # of calibration curves
 
 Rows = Callable[..., np.ndarray]
 Weight = np.ndarray | float
@@ -211,6 +210,30 @@ def _tally(scores: np.ndarray, positive: np.ndarray, v: Tensor) -> Tensor:
     return v.new_zeros(2, place.max() + 1).index_add(1, torch.from_numpy(place), parts)
 
 
+def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
+    r"""Confidences, and whether they came true: of the top class (n, 1), or every label (n, K)."""
+    if task == "classification":
+        return p.max(1, keepdims=True), agreement(y, p)[:, None]
+    return p, (y > 0.5).astype(float)
+
+
+def calibration_error(results: Outcomes, w: Weight = 1.0, bins: int = BINS) -> np.ndarray:
+    r"""The expected calibration error: over bins, the mean |frequency − confidence|."""
+    confidence, right = results
+    codes = torch.from_numpy(_bins(confidence.ravel(), bins))
+    excess = torch.from_numpy(right - confidence) / confidence.size
+
+    def value(v: Tensor) -> Tensor:
+        return v.new_zeros(bins).index_add(0, codes, (v[:, None] * excess).ravel()).abs().sum()
+
+    return influence(value, w, len(right))
+
+
+def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
+    edges = np.quantile(confidence, np.arange(1, bins) / bins)
+    return np.searchsorted(edges, confidence)
+
+
 class Measure(NamedTuple):
     r"""How a measure is computed and shown."""
 
@@ -232,6 +255,11 @@ _SUBSET: dict[str, Rows] = {"multilabel": subset_agreement}
 _BRIER: dict[str, Rows] = {"classification": brier, "multilabel": square_error}
 _AUC: dict[str, Rows] = {"classification": auc, "multilabel": auc}
 _ABSOLUTE: dict[str, Rows] = {"regression": absolute_error}
+_ECE: dict[str, Rows] = {
+    task: lambda y, p, w, task=task: calibration_error(outcomes(task, p, y), w)
+    for task in ("classification", "multilabel")
+}
+_WEIGHTED = {auc, rmse, r2, *_ECE.values()}  # no means over rows: they take weights themselves
 
 MEASURES = {  # in the order of tables
     "accuracy": Measure("accuracy", True, True, "labels", _SAME),
@@ -251,7 +279,7 @@ MEASURES = {  # in the order of tables
     **{name: Measure(f"{title} / teacher's σ", False) for name, (_, title) in QUANTILES.items()},
     "kl": Measure("KL from teacher", False, False, "teacher", by_task(kl)),
     "rare_kl": _of_class("KL from teacher", "the rarest class", False, rises=False),
-    "ece": Measure("calibration error", False, True),
+    "ece": Measure("calibration error", False, True, "labels", _ECE),
     "brier": Measure("Brier score", False, False, "labels", _BRIER),
 }
 
@@ -264,7 +292,7 @@ def measure_rows(
     truths = {"labels": y, "teacher": teacher}
 
     def rows(function: Rows, truth: np.ndarray) -> np.ndarray:
-        if function in (auc, rmse, r2):  # no means
+        if function in _WEIGHTED:
             return function(truth, prediction, w)
         return weighted(function(truth, prediction), w)
 
@@ -273,13 +301,6 @@ def measure_rows(
         for name, measure in MEASURES.items()
         if task in measure.rows and (truth := truths[measure.truth]) is not None
     }
-
-
-def outcomes(task: str, p: np.ndarray, y: np.ndarray) -> Outcomes:
-    r"""Confidences, and whether they came true: of the top class (n, 1), or every label (n, K)."""
-    if task == "classification":
-        return p.max(1, keepdims=True), agreement(y, p)[:, None]
-    return p, (y > 0.5).astype(float)
 
 
 def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
@@ -291,39 +312,3 @@ def curve(results: Outcomes, bins: int = BINS) -> dict[str, list[float]]:
         error = np.where(count > 1, np.sqrt(f * (1 - f) / (count - 1)), math.nan)
     columns = {"confidence": mean_confidence, "frequency": f, "std_error": error, "count": count}
     return {name: column.astype(float).tolist() for name, column in columns.items()}
-
-
-def calibration_errors(
-    models: Mapping[str, Outcomes], pairs: Mapping[str, tuple[str, str]], *, bins: int = BINS,
-    seed: int = 0, resamples: int = RESAMPLES, w: Weight = 1.0,
-) -> dict[str, Figure]:  # fmt: skip
-    r"""Expected calibration errors of models' outcomes, and their differences by pairs of names."""
-    n = len(next(iter(models.values()))[0])
-    generator = np.random.default_rng(seed)
-    blocks = generator.permutation(n) % (n // -(-n // MAX_BLOCKS))
-    gaps = {name: _gaps(results, bins, blocks, w) for name, results in models.items()}
-    values = {name: float(np.abs(gap.sum(1)).sum()) for name, gap in gaps.items()}
-    draws = generator.integers(0, blocks.max() + 1, (resamples, blocks.max() + 1))
-    counts = np.stack([np.bincount(draw, minlength=len(draw)) for draw in draws], axis=1)
-    spread = {name: np.abs(gap @ counts).sum(0) for name, gap in gaps.items()}
-    for name, (one, other) in pairs.items():
-        values[name], spread[name] = values[one] - values[other], spread[one] - spread[other]
-    return {
-        name: Figure(value, float(spread[name].std(ddof=1)) if n > 1 else math.nan)
-        for name, value in values.items()
-    }
-
-
-def _bins(confidence: np.ndarray, bins: int) -> np.ndarray:
-    edges = np.quantile(confidence, np.arange(1, bins) / bins)
-    return np.searchsorted(edges, confidence)
-
-
-def _gaps(results: Outcomes, bins: int, blocks: np.ndarray, w: Weight) -> np.ndarray:
-    # (bins, blocks): what each block of examples adds to a bin's |frequency − confidence|
-    confidence, right = results
-    n, m = confidence.shape
-    width = int(blocks.max()) + 1
-    cells = _bins(confidence.ravel(), bins) * width + np.repeat(blocks, m)
-    weights = (np.reshape(w, (-1, 1)) * (right - confidence)).ravel() / (n * m)
-    return np.bincount(cells, weights, bins * width).reshape(bins, -1)

@@ -299,9 +299,6 @@ def _savings(report: Fidelity) -> list[str]:
         savings += [f"{t} at batch {s:,}" for t, s in others if t.split()[1] != way]
     if teacher.bytes and student.bytes:
         savings.append(compared(teacher.bytes, student.bytes, *SMALLER))
-    elif teacher.parameters and student.parameters:
-        fewer = compared(teacher.parameters, student.parameters, *SMALLER)
-        savings.append(f"{fewer} in parameters")
     return savings
 
 
