@@ -23,7 +23,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression import dispatch
 from limbeck.compression.estimators import DistilledClassifier, DistilledRegressor
-from tests.refusals import refused
+from tests.refusals import raises_about, refused
 
 # as for scikit-learn's own forests: what is drawn depends on the number of rows
 RANDOM = {
