@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from limbeck.report import canvas
@@ -21,8 +22,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         for name in ("y", "all draws", "student")
     }
     order = means["all draws"].argsort()
-    with canvas.canvas(1, 2, (5.2, 3.6)) as (figure, axes):
-        left, right = axes[0]
+    with plt.rc_context(canvas.STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 3.6), layout="constrained")
         place = np.arange(len(groups))
         left.plot(place, means["y"][order], "_", color=canvas.MUTED, label="share who changed")
         left.plot(
@@ -48,8 +49,9 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         right.set_title("each held-out household")
         right.legend()
         largest = np.abs(found["all draws"] - found["student"]).max()
-        canvas.save(
-            figure, path,
+        description = (
             f"Mean held-out probabilities of {len(groups)} villages by all draws and by the "
-            f"student, which lie on each other; single households differ by at most {largest:.3f}.",
-        )  # fmt: skip
+            f"student, which lie on each other; single households differ by at most {largest:.3f}."
+        )
+        figure.savefig(path, dpi=160, metadata={"Description": description})
+        plt.close(figure)

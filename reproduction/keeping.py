@@ -11,8 +11,11 @@ import torch
 from torch import nn
 
 from limbeck.errors import CheckpointError
+from limbeck.models import from_spec
+from limbeck.models.checks import count_numbers
+from limbeck.records import of_file
 from limbeck.storage import files
-from limbeck.training.result import FORMAT, from_spec, spec_of
+from limbeck.training.result import FORMAT, spec_of
 
 __all__ = ["digest", "kept_or_made", "read", "write"]
 
@@ -32,7 +35,8 @@ def read(
         raise CheckpointError(
             f"out: {path} was made otherwise: {'; '.join(found)}; expected: another folder"
         )
-    model = from_spec(about["spec"], path, tensors)
+    with of_file(path):
+        model = from_spec(about["spec"], count_numbers(tensors))
     files.copy_into(model.state_dict(), tensors, path)
     return model.to(device).eval(), about.get("seconds", 0.0)
 

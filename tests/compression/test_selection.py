@@ -10,7 +10,6 @@ import torch
 import limbeck as lb
 from limbeck.compression import selection
 from limbeck.compression.students import Forest, tree_encoder
-from limbeck.models import tree_fit
 from limbeck.models.tree_fit import LightGBMGrower, SklearnGrower, fit_boosted, tree_grower
 from tests.refusals import refused
 
@@ -79,12 +78,11 @@ def test_rows_of_no_weight_do_not_count_and_seeds_decide():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_few_rows_with_sure_targets_can_be_boosted(seed, monkeypatch):
+def test_few_rows_with_sure_targets_can_be_boosted(seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(120, 3)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] > 0).astype(int) + (x[:, 2] > 1)
-    monkeypatch.setattr(tree_fit, "RATE", 1.0)
-    trees = fit_boosted(x, np.eye(3)[y], seed=seed, trees=200)
+    trees = fit_boosted(x, np.eye(3)[y], seed=seed, trees=200, learning_rate=1.0)
     assert (trees(torch.tensor(x)).argmax(1).numpy() == y).mean() > 0.95
 
 

@@ -52,7 +52,7 @@ def test_distributions_say_the_rest():
         (np.ones((N, N)), r"shape \(60, 60\) for 60 inputs", ""),
         (P[:, :10], r"shape \(25, 10\) for 60 inputs", ""),
         (np.ones((2, 3, N, 2)), r"shape \(2, 3, 60, 2\) for 60 inputs", r"probabilities \(60,\)"),
-        (P + 1, "between 1", "between 0 and 1"),
+        (P + 1, "between 1", "probabilities"),
         (classes(P) * 0.7, "the sum 0.7", ""),
         (np.where(P > 0.9, np.nan, P), "NaN", ""),
         (Bernoulli(logits=np.zeros((3, 4))), r"batch shape \(3, 4\)", ""),

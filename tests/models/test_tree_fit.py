@@ -73,12 +73,11 @@ def test_boosting_comes_as_near_as_there_are_trees(task, monkeypatch) -> None:
     assert trees.output_form == ("logits" if task == "classification" else "values")
 
 
-def test_boosting_two_classes_takes_newton_steps(monkeypatch) -> None:
+def test_boosting_two_classes_takes_newton_steps() -> None:
     r"""One leaf's step from even odds is (t̄ − ½) / ¼ of log odds, if many rows steady it."""
     x = np.repeat([[0.0], [1.0]], 5000, axis=0)
     t = np.repeat([[0.6, 0.4], [0.4, 0.6]], 5000, axis=0)
-    monkeypatch.setattr(tree_fit, "RATE", 1.0)
-    trees = fit_boosted(x, t, trees=1)
+    trees = fit_boosted(x, t, trees=1, learning_rate=1.0)
     z = trees(torch.tensor([[0.0], [1.0]]))
     np.testing.assert_allclose(z[:, 1] - z[:, 0], [-0.4, 0.4], rtol=1e-2)
 

@@ -13,7 +13,6 @@ from limbeck.models.tree import SURE, TreeArrays, Trees, of_lightgbm, of_tree
 
 ROWS = 20_000  # the most rows that a boosted tree is grown from
 LEAF_ROWS = 5  # the fewest rows in a leaf of a boosted tree
-RATE = 0.3  # the fraction of each Newton step
 Numbers = np.ndarray | torch.Tensor
 
 
@@ -46,8 +45,9 @@ def fit_tree(
 
 
 def fit_boosted(
-    X: Numbers, targets: Numbers, *, trees: int = 100, max_leaf_nodes: int = 16, seed: int = 0,
-    task: str = "classification", sample_weight: np.ndarray | None = None,
+    X: Numbers, targets: Numbers, *, trees: int = 100, max_leaf_nodes: int = 16,
+    learning_rate: float = 0.3, seed: int = 0, task: str = "classification",
+    sample_weight: np.ndarray | None = None,
 ) -> Trees:  # fmt: skip
     r"""Small trees with all outputs in their leaves, each fitted to the residuals so far.
 
@@ -59,6 +59,7 @@ def fit_boosted(
         X: Inputs, as in `fit_tree`, like `targets`, `task` and `sample_weight`.
         trees: The number of trees. Default: 100.
         max_leaf_nodes: The largest number of leaves of a tree. Default: 16.
+        learning_rate: The fraction of each Newton step. Default: 0.3.
         seed: Chooses the combinations of outputs; for scikit-learn, the rows that a tree is fitted
             to, if there are more than 20,000. Default: 0.
     """
@@ -77,7 +78,7 @@ def fit_boosted(
             break
         # the 1 added to the curvature keeps leaves of few rows small
         step = _sums(leaf, w * residuals, count) / (_sums(leaf, w * curvature, count) + 1.0)
-        steps.append(RATE * step)
+        steps.append(learning_rate * step)
         z += steps[-1][leaf]
     fits = grower.trees([step * scale for step in steps])
     kind = {"classification": "logits", "multilabel": "label_logits"}.get(task, "values")
