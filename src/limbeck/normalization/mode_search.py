@@ -278,7 +278,8 @@ class ModeSearch:
             self.hurried = True
         elif self.rbm is not None or self.sites_are_few:
             some = chosen_rows(draws, 16, self.generator)
-            random = self._high_events(RANDOM_NUMBERS // support.size)
+            every = 20 * support.count**support.size  # so many draws reach nearly all events
+            random = self._high_events(min(RANDOM_NUMBERS // support.size, every))
             starts = [constant, random, some, *self._images(some)]
             if self.given is not None:
                 starts.append(chosen_rows(self.given.to(draws), 16, self.generator))

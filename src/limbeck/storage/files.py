@@ -165,8 +165,11 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
     parameters = {name for name, _ in student.named_parameters()}
     for name, tensor in tensors.items():
         # buffers may be infinite, as thresholds and masks are, but not NaN
-        wrong = ~tensor.isfinite() if name in parameters else tensor.isnan()
-        if count := int(wrong.sum()):
+        wrong = torch.isnan if name not in parameters else lambda x: ~x.isfinite()
+        ends = tensor
+        if tensor.is_floating_point() and tensor.numel():  # they are NaN if any number is
+            ends = torch.stack(tensor.aminmax())
+        if wrong(ends).any() and (count := int(wrong(tensor).sum())):
             raise CheckpointError(
                 f"checkpoint: {path} holds weights that are not finite ({count:,} of "
                 f"{tensor.numel():,} numbers of {name}); the file is damaged or was written by a "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +122,12 @@ def _write_pending(
     kept = set(present if keep is None else keep) - content.keys()
     entries = {name: entry for name, entry in present.items() if name in kept}
     try:
-        for name, part in content.items():
-            disk.create(folder / disk.pending_name(name, token), part)
-            entries[name] = _record(part)
+        with ThreadPoolExecutor(1) as pool:  # digests of large files are computed meanwhile
+            large = sum(map(len, content.values())) > 2**22
+            records = (pool.map if large else map)(_record, content.values())
+            for name, part in content.items():
+                disk.create(folder / disk.pending_name(name, token), part)
+            entries |= zip(content, records, strict=True)
         obsolete = {n: e for n, e in present.items() if n not in entries}
         new = Manifest(FORMAT, kind, token, limbeck.__version__, entries, obsolete)
         pending = folder / disk.pending_name(MANIFEST, token)
