@@ -20,7 +20,8 @@ import limbeck as lb
 X = torch.randn(300, 4)
 quick = dict(steps=5, pool=300, progress=False, engine="eager", device="cpu")
 if {function}:
-    result = lb.compress(lambda x: x[:, :2], X.numpy(), (4,), task="regression", **quick)
+    function, options = lambda x: x[:, :2], dict(task="regression", inputs={inputs!r}, **quick)
+    result = lb.compress(function, X.numpy(), (4,), **options)
 else:
     result = lb.compress(lb.MLP(4, 8, 3), X, (4,), inputs={inputs!r}, **quick)
 result.predict(X)
@@ -32,7 +33,7 @@ print(*sys.modules)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ask",
-    [{"inputs": "data", "function": False}, {"inputs": "auto", "function": True}],
+    [{"inputs": "data", "function": False}, {"inputs": "munge", "function": True}],
     ids=["net", "function"],
 )
 def test_no_scikit_learn_where_none_is_needed(ask):

@@ -62,7 +62,7 @@ class Gaussian(torch.nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        return self.rsample(n, generator)
+        return Gaussian.rsample(self, n, generator)
 
 
 def gaussian_target() -> lb.Energy:

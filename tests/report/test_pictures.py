@@ -140,7 +140,7 @@ def test_images_on_which_both_differ_are_drawn_from_white_to_black():
     ],
 )
 def test_what_a_result_has_not_is_said(draw, name, message):
-    with refused("result", message):
+    with refused("saved", message):
         draw(making.saved(name))
 
 
