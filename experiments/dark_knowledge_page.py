@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.report import canvas
-from limbeck.report import plots as surfaces
+from reproduction import canvas, plots
 
 __all__ = ["PAPER", "figure", "picture", "section"]
 
@@ -103,8 +102,8 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
     lines = -(-len(names) // COLUMNS)
     with canvas.canvas(lines, COLUMNS, (2.6, 2.6)) as (drawn, axes):
         for place, name in zip(axes.flat, names, strict=False):
-            surfaces.surface(place, side, toy["surfaces"][name].split())
-            surfaces.classes(place, toy["data"]["x"], toy["data"]["y"])
+            plots.surface(place, side, toy["surfaces"][name].split())
+            plots.classes(place, toy["data"]["x"], toy["data"]["y"])
             place.set_title(f"{name}, KL {kl[name]:.4f}" if name in kl else name)
         for place in axes.flat[len(names) :]:
             place.set_axis_off()
