@@ -189,8 +189,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     for number, label in numbers:
         if number:
             text = _with_error_or_dash(number["value"], number["std_error"])
-            text, _, error = text.partition(" ± ")
-            shown.append(Stat(text, label, f"± {error}" if error else ""))
+            shown.append(Stat(text, label))
     if content.get("exact") is not None:
         shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
     return shown
@@ -238,7 +237,7 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     if not entries:
         return []
     blocks: list[Block] = [*drawing.gallery("Estimates", pictures.log_z)]
-    rows, reasons = [], []
+    rows = []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
         pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
@@ -246,13 +245,9 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
         row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
-        if entry["reasons"]:
-            method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            reasons.append(f"{entry['name']} ({method}) is {entry['state']}: {why}.")
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
     blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
-    blocks += reasons
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [

@@ -106,15 +106,12 @@ def surface(
     points, labels = map(result.arrays.get, ("points", "labels"))
     with axes_for(ax, (4.0, 3.6)) as ax:
         _draw_surface(result, ax, values, label, PREDICTORS[model], style, levels)
-        if points is not None and points.ndim == 2 and points.shape[1] == 2:
-            if labels is not None and set(np.unique(labels)) <= {0, 1}:
-                for number, mark in ((1, "o"), (0, "s")):
-                    ax.plot(
-                        *points[labels == number].T, mark, color=COLOURS[number], markersize=4,
-                        markeredgecolor="white", markeredgewidth=0.5,
-                    )  # fmt: skip
-            else:
-                ax.plot(*points.T, ".", color=INK, markersize=3)
+        if points is not None and labels is not None:
+            for number, mark in ((1, "o"), (0, "s")):
+                ax.plot(
+                    *points[labels == number].T, mark, color=COLOURS[number], markersize=4,
+                    markeredgecolor="white", markeredgewidth=0.5,
+                )  # fmt: skip
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
             f"{x[-1]:.3g} and y from {y[0]:.3g} to {y[-1]:.3g}: between {values.min():.3g} and "
