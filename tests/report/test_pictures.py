@@ -157,6 +157,13 @@ def test_points_of_two_classes_have_marks_of_their_own():
     one, two = axes.lines
     assert one.get_marker() != two.get_marker()
     assert axes.get_xlim() == (saved.arrays["surface_x"][0], saved.arrays["surface_x"][-1])
+    three = dict(saved.arrays, labels=np.arange(len(points)) % 3)
+    lines = pictures.surface(saved._replace(arrays=three)).lines
+    assert sum(len(line.get_xdata()) for line in lines) == len(points)
+    assert len({(line.get_marker(), line.get_color()) for line in lines}) == 3
+    del three["labels"]
+    (line,) = pictures.surface(saved._replace(arrays=three)).lines
+    np.testing.assert_array_equal(line.get_xydata(), points)
 
 
 def test_samples_of_many_variables_are_shown_by_their_means():

@@ -34,7 +34,7 @@ def condensed(
     x: object = None,  # inputs to compare at; curves and surfaces cover their range
     y: object = None,
     points: object = None,  # data (n, 2) to draw on surfaces
-    labels: object = None,  # their labels (n,), 0 or 1
+    labels: object = None,  # their labels (n,)
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
     content, notes = summary.run_summary(result), list(result.notes)
@@ -66,7 +66,9 @@ def condensed(
             subset = draws.take(summary.some(draws.count, 2000))
             arrays["draws"] = dense(draws.structure.flatten(subset))
     if points is not None:
-        arrays |= {"points": dense(points).astype(float), "labels": dense(labels)}
+        arrays["points"] = dense(points).astype(float)
+        if labels is not None:
+            arrays["labels"] = dense(labels)
     return content | {"notes": notes}, arrays
 
 

@@ -103,14 +103,15 @@ def surface(
     if density or low < 0 or high > 1:
         label, style, levels = "density" if density else "mean", ("viridis", low, high), []
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
-    points, labels = map(result.arrays.get, ("points", "labels"))
+    points = result.arrays.get("points")
     with axes_for(ax, (4.0, 3.6)) as ax:
         _draw_surface(result, ax, values, label, PREDICTORS[model], style, levels)
-        if points is not None and labels is not None:
-            for number, mark in ((1, "o"), (0, "s")):
+        if points is not None and points.shape[1:] == (2,):
+            labels = result.arrays.get("labels", np.zeros(len(points)))
+            for number, group in reversed(list(enumerate(np.unique(labels)))):
                 ax.plot(
-                    *points[labels == number].T, mark, color=COLOURS[number], markersize=4,
-                    markeredgecolor="white", markeredgewidth=0.5,
+                    *points[labels == group].T, "so^vDPX"[number % 7], color=COLOURS[number % 7],
+                    markersize=4, markeredgecolor="white", markeredgewidth=0.5,
                 )  # fmt: skip
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
