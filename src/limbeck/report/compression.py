@@ -71,7 +71,8 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
         verdicts.append(summary.verdict("subgroups", not worse, words))
     shares = {name: figure.value for name, figure in report.retention_by.items()}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
-    for names in [lost] if lost else [[report.main]] * (not math.isnan(report.retention)):
+    if lost or not math.isnan(report.retention):
+        names = lost or [report.main]
         phrases = [_share_in_words(report, name, shares[name]) for name in names]
         words = f"The student {' and '.join(phrases)}."
         verdicts.append(summary.verdict("quality", not lost, words))

@@ -15,7 +15,7 @@ from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
-from limbeck.normalization.estimate import NAMES, LogPartition, with_error
+from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
@@ -110,9 +110,8 @@ def normalized(
                 held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
     if target is not None and log_z_used is not None and chains is not None:
         log_p, log_q = _log_densities(student, target, chains)
-        gap = log_p - log_z_used - log_q
-        error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
-        content["divergence"] = {"value": float(gap.mean()), "std_error": error}
+        bound = mean_bound(torch.as_tensor(log_p - log_q))
+        content["divergence"] = {"value": bound - log_z_used, "std_error": bound.std_error}
     for key in arrays.keys() & {"samples_teacher", "samples_student"}:
         arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
