@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
-from limbeck.report import canvas
+from limbeck.report.canvas import COLOURS, MUTED, STYLE
 
 __all__ = ["draw"]
 
@@ -22,16 +23,16 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         for name in ("y", "all draws", "student")
     }
     order = means["all draws"].argsort()
-    with plt.rc_context(canvas.STYLE):
+    with mpl.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 3.6), layout="constrained")
         place = np.arange(len(groups))
-        left.plot(place, means["y"][order], "_", color=canvas.MUTED, label="share who changed")
+        left.plot(place, means["y"][order], "_", color=MUTED, label="share who changed")
         left.plot(
-            place, means["all draws"][order], "o", color=canvas.COLOURS[0], mfc="none",
+            place, means["all draws"][order], "o", color=COLOURS[0], mfc="none",
             markersize=7, label=f"all {figures['draws']:,} draws",
         )  # fmt: skip
         left.plot(
-            place, means["student"][order], ".", color=canvas.COLOURS[1],
+            place, means["student"][order], ".", color=COLOURS[1],
             label=f"student, {figures['components']} pseudo-draws",
         )  # fmt: skip
         left.set_xlabel("villages, in the order of all draws")
@@ -39,8 +40,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         left.set_xticks([])
         left.legend()
         for name, label, colour in (
-            ("few", f"{figures['components']} of the draws", canvas.MUTED),
-            ("student", f"student, {figures['components']} pseudo-draws", canvas.COLOURS[1]),
+            ("few", f"{figures['components']} of the draws", MUTED),
+            ("student", f"student, {figures['components']} pseudo-draws", COLOURS[1]),
         ):
             apart = found[name] - found["all draws"]
             right.plot(found["all draws"], apart, ".", color=colour, markersize=3, label=label)
@@ -49,9 +50,10 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         right.set_title("each held-out household")
         right.legend()
         largest = np.abs(found["all draws"] - found["student"]).max()
-        description = (
+        text = (
             f"Mean held-out probabilities of {len(groups)} villages by all draws and by the "
             f"student, which lie on each other; single households differ by at most {largest:.3f}."
         )
-        figure.savefig(path, dpi=160, metadata={"Description": description})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=160, metadata={"Description": text})
         plt.close(figure)

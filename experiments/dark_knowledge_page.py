@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.report import plots as surfaces
-from reproduction.canvas import canvas, save
+from reproduction import canvas, plots
 
 __all__ = ["PAPER", "figure", "picture", "section"]
 
@@ -101,10 +100,10 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
     names = [name for name in kl if name not in left_out]
     names = [toy["reference"], *names]
     lines = -(-len(names) // COLUMNS)
-    with canvas(lines, COLUMNS, (2.6, 2.6)) as (drawn, axes):
+    with canvas.canvas(lines, COLUMNS, (2.6, 2.6)) as (drawn, axes):
         for place, name in zip(axes.flat, names, strict=False):
-            surfaces.surface(place, side, toy["surfaces"][name].split())
-            surfaces.classes(place, toy["data"]["x"], toy["data"]["y"])
+            plots.surface(place, side, toy["surfaces"][name].split())
+            plots.classes(place, toy["data"]["x"], toy["data"]["y"])
             place.set_title(f"{name}, KL {kl[name]:.4f}" if name in kl else name)
         for place in axes.flat[len(names) :]:
             place.set_axis_off()
@@ -113,7 +112,7 @@ def picture(found: dict[str, Any], folder: Path) -> dict[str, str]:
             f"Predicted probabilities in the plane by {toy['reference']} and by others, whose "
             f"divergence from it is, for one seed: {said}."
         )
-        save(drawn, folder / "surfaces.png", alt, dpi=110)
+        canvas.save(drawn, folder / "surfaces.png", alt, dpi=110)
     return {"surfaces.png": alt}
 
 

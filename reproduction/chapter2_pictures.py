@@ -10,8 +10,8 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, INK, MUTED
-from limbeck.report.plots import images
 from reproduction.canvas import canvas, save
+from reproduction.plots import images
 
 __all__ = ["Point", "cells", "curves", "drawn", "sheets"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from limbeck.errors import ArgumentError
 from limbeck.report.canvas import COLOURS, MUTED
-from limbeck.report.plots import classes, surface
 from reproduction.canvas import canvas, save
+from reproduction.plots import classes, surface
 from reproduction.posterior_plots import density, ellipses, numbers, weights
 
 __all__ = ["pictures"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from limbeck.errors import ArgumentError
-from limbeck.report.plots import images, intervals, progress, sorted_log_probabilities
 from reproduction.canvas import canvas, save
+from reproduction.plots import images, intervals, progress, sorted_log_probabilities
 
 __all__ = ["pictures", "sheets"]
 

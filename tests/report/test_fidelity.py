@@ -199,6 +199,12 @@ def test_pictures_are_written_with_their_descriptions(report, values, labels, tm
         ),
         (lambda r, v: draw.learning({"step": []}), "saved", "without a history", ""),
         (
+            lambda r, v: draw.learning({"step": [1, 2], "loss": [3.0]}),
+            "saved",
+            "different lengths",
+            "a value for each step",
+        ),
+        (
             lambda r, v: draw.learning(HISTORY, name="los"),
             "name",
             "'los'",

@@ -116,6 +116,8 @@ def test_the_same_is_there_for_programs_and_as_text(name, pages, folders):
     (only,) = found["results"]
     assert {key: only[key] for key in content} == content
     assert len(only["pictures"]) == Checked(pages[name]).pictures
+    for stat in only["headline"]:
+        assert minus(stat["value"]) in Checked(pages[name]).said
     assert all(len(row) == len(t["columns"]) for t in only["tables"] for row in t["rows"])
     text = (folders[name] / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# ")
@@ -138,6 +140,17 @@ def test_sections_by_verb(pages):
         said = Checked(pages[name]).said
         for each in words:
             assert each in said, (name, each)
+
+
+def test_figures_on_top_have_their_errors_and_reasons_are_given(pages, folders):
+    headline = json.loads((folders["logz"] / "report.json").read_text("utf-8"))["results"][0]
+    (bridge,) = (s for s in headline["headline"] if s["label"].startswith("log Z, bridge"))
+    value, error = bridge["value"].split(" ± ")
+    assert f"<dd>{minus(value)} <small>± {error}</small></dd>" in pages["logz"]
+    said = Checked(pages["logz"]).said
+    for entry in storage.read(folders["logz"]).content["log_z"]:
+        for reason in entry["reasons"]:
+            assert minus(reason) in said
 
 
 def test_what_users_call_things_stays_words(pages):

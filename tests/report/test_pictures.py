@@ -5,6 +5,7 @@ import pytest
 
 from limbeck import storage
 from limbeck.report import pictures
+from limbeck.report.canvas import COLOURS
 from reproduction.canvas import canvas
 from tests.refusals import refused
 from tests.report import making
@@ -102,6 +103,81 @@ def test_the_exact_value_stands_among_the_estimates():
     exact = saved.content["exact"]
     assert list(axes.lines[0].get_xdata()) == [exact, exact]
     assert f"The line is exact {exact:.4f}" in axes.get_label()
+
+
+def test_estimates_have_three_errors_on_either_side_and_doubtful_ones_are_hollow():
+    entry = making.saved("logz").content["log_z"][0]
+    good = {**entry, "name": "bridge", "value": 451.27, "std_error": 0.02,
+            "trustworthy": True, "state": "trustworthy"}  # fmt: skip
+    poor = {**good, "name": "importance", "value": 450.8, "std_error": 0.3,
+            "trustworthy": False, "state": "doubtful"}  # fmt: skip
+    unknown = {**poor, "name": "none", "value": None}
+    saved = making.saved("logz")
+    content = {**saved.content, "log_z": [good, unknown, poor, {**good, "name": "again"}]}
+    axes = pictures.log_z(saved._replace(content=content))
+    trusted, doubtful = (np.array(lines.get_segments()) for lines in axes.collections)
+    np.testing.assert_allclose(trusted[0], [[451.21, 0], [451.33, 0]])
+    np.testing.assert_allclose(trusted[1], [[451.21, 2], [451.33, 2]])
+    np.testing.assert_allclose(doubtful[0], [[449.9, 1], [451.7, 1]])
+    points = {line.get_label(): line for line in axes.lines}
+    assert list(points["trustworthy"].get_xdata()) == [451.27, 451.27]
+    assert points["trustworthy"].get_markerfacecolor() == COLOURS[0]
+    assert points["doubtful"].get_markerfacecolor() == "white"
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert names == ["bridge", "importance", "again"]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first is on top
+    assert "bridge 451.270 ± 0.060; importance 450.800 ± 0.900 (doubtful)" in axes.get_label()
+
+
+def test_log_probabilities_are_sorted_by_the_teachers_and_stay_together():
+    saved = making.saved("normalize")
+    teacher, student = np.array([-90.0, -70.0, -80.0]), np.array([-91.0, -72.0, -83.0])
+    arrays = {"log_prob_teacher": teacher, "log_prob_student": student}
+    axes = pictures.log_probabilities(saved._replace(arrays=arrays))
+    scattered, line = axes.lines
+    assert list(line.get_ydata()) == [-70, -80, -90]
+    assert list(scattered.get_ydata()) == [-72, -83, -91]
+    assert list(line.get_xdata()) == list(scattered.get_xdata()) == [1, 2, 3]
+    assert "on average 2.00 nats below" in axes.get_label()
+    assert f"standard deviation of {np.std([1, 2, 3]):.2f}" in axes.get_label()
+
+
+def test_sheets_have_lines_between_images_and_features_are_scaled_one_by_one():
+    saved = making.saved("normalize")
+    content = {**saved.content, "image": [1, 2]}
+    rows = np.array([[0.0, -2.0], [0.5, 0.25], [0.0, 0.0]])
+    arrays = {"samples_student": rows, "features_student": rows}
+    small = saved._replace(content=content, arrays=arrays)
+    for draw, images in (
+        (pictures.samples, rows),
+        (pictures.features, [[0, -1], [1, 0.5], [0, 0]]),
+    ):
+        axes = draw(small)
+        sheet = np.ma.filled(axes.images[0].get_array(), np.nan)
+        nan = np.nan
+        one, two, three = images
+        expected = [[*one, nan, *two], [nan] * 5, [*three, nan, nan, nan]]
+        np.testing.assert_array_equal(sheet, expected)
+    assert axes.images[0].get_clim() == (-1, 1)
+    assert "3 features of 1 by 2 pixels in a grid, each scaled" in axes.get_label()
+
+
+def test_points_of_two_classes_have_marks_of_their_own():
+    saved = making.saved("condense")
+    points, labels = saved.arrays["points"], saved.arrays["labels"]
+    axes = pictures.surface(saved)
+    for line, label in zip(axes.lines, (1, 0), strict=True):
+        np.testing.assert_array_equal(line.get_xydata(), points[labels == label])
+    one, two = axes.lines
+    assert one.get_marker() != two.get_marker()
+    assert axes.get_xlim() == (saved.arrays["surface_x"][0], saved.arrays["surface_x"][-1])
+    three = dict(saved.arrays, labels=np.arange(len(points)) % 3)
+    lines = pictures.surface(saved._replace(arrays=three)).lines
+    assert sum(len(line.get_xdata()) for line in lines) == len(points)
+    assert len({(line.get_marker(), line.get_color()) for line in lines}) == 3
+    del three["labels"]
+    (line,) = pictures.surface(saved._replace(arrays=three)).lines
+    np.testing.assert_array_equal(line.get_xydata(), points)
 
 
 def test_samples_of_many_variables_are_shown_by_their_means():

@@ -225,6 +225,24 @@ def test_rows_of_any_kind_are_kept_if_they_can_be(form):
         np.testing.assert_allclose(arrays["disagreement_rows"], X[chosen], rtol=1e-6)
 
 
+def test_rows_of_numbers_that_are_no_images_are_columns_of_the_report(tmp_path):
+    from limbeck.report import page
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    small = lb.compress(
+        lambda x: x[:, 0] ** 2, X, student=(4,), inputs="data", steps=20, progress=False
+    )
+    report = small.report(X, time=False)
+    content, arrays = records.to_record(small, verb="compress", report=report, X=X)
+    assert "disagreement_rows" not in arrays
+    row = X[report.disagreements[0]["row"]]
+    assert content["examples"][0] == {f"column {k}": f"{x:.4g}" for k, x in enumerate(row)}
+    text = page.write(storage.write(tmp_path, content, arrays)).with_name("report.md").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("| row | difference"))
+    assert line.endswith("| column 0 | column 1 | column 2 |")
+
+
 def test_exact_sums_are_estimates_without_an_error():
     z = lb.log_partition(making.normalized()[1], method="exact", progress=False)
     content, _ = records.to_record(z, verb="logz")

@@ -3,7 +3,7 @@ r"""The pictures of chapter 3, from results made up; and what they are drawn wit
 import numpy as np
 import pytest
 
-from limbeck.report import plots as surfaces
+from reproduction import plots as surfaces
 from reproduction.canvas import canvas
 from reproduction.chapter3_pictures import pictures
 from reproduction.posterior_plots import ellipses, weights

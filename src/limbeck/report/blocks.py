@@ -63,7 +63,6 @@ class Gallery:
 
     title: str
     pictures: list[Picture]
-    note: str = ""
     kind: str = "gallery"
 
 
@@ -76,7 +75,6 @@ class Stat:
 
     value: str
     label: str
-    error: str = ""
 
 
 @dataclass
@@ -123,7 +121,7 @@ class Drawing:
         self.ids = (f"{prefix}{number}" for number in count(1))
 
     def gallery(
-        self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False, note: str = ""
+        self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False
     ) -> list[Gallery]:
         r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
         pictures = []
@@ -132,7 +130,7 @@ class Drawing:
                 axes = draw(self.saved)
                 alt = str(axes.get_label())
                 pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
-        return [Gallery(title, pictures, note=note)] if pictures else []
+        return [Gallery(title, pictures)] if pictures else []
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
@@ -170,7 +168,7 @@ def ratio(comparison: str, where: str) -> Stat:
     r"""A comparison such as "12× faster", with its number first.
 
     >>> ratio("12× faster", "at batch 1")
-    Stat(value='12×', label='faster at batch 1', error='')
+    Stat(value='12×', label='faster at batch 1')
     """
     times, _, way = comparison.partition(" ")
     return Stat(times, f"{way} {where}") if "×" in times else Stat(comparison, where)

@@ -1,14 +1,17 @@
-r"""Figures in one style, and as SVG inside a page, with a description."""
+r"""Figures in one style, what several pictures have in them, and figures as SVG inside a page."""
 
 from __future__ import annotations
 
 import html
 import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from limbeck.arguments import UserObject
 from limbeck.environment import load_matplotlib
@@ -71,6 +74,57 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
     return figure
+
+
+def rows_below(axes: Axes, names: Sequence[str]) -> None:
+    r"""Name rows on the vertical axis, the first on top, without lines between them."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+
+
+def legend_above(axes: Axes, columns: int = 2) -> None:
+    r"""A legend above the axes, where it hides nothing."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+
+
+def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[str, str]) -> None:
+    r"""Values of two models as points, and the line on which both are equal."""
+    size, alpha = (8, 0.5) if len(x) > 300 else (16, 0.6)
+    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=f"equal {what}s")
+    axes.scatter(x, y, s=size, color=COLOURS[0], alpha=alpha, linewidths=0)
+    axes.set(xlabel=f"{what} by {names[0]}", ylabel=f"{what} by {names[1]}")
+    axes.legend(loc="upper left")
+
+
+def image_sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
+    r"""Images (n, …) in a grid, white is 0 and black 1; features have either sign, grey is 0."""
+    if not saved.content.get("image"):
+        raise MissingDataError("saved", "a result without images", "one of images")
+    height, width = saved.content["image"]
+    images = rows[:36].reshape(len(rows[:36]), height, width).astype(float)
+    across = math.ceil(math.sqrt(len(images)))
+    down = math.ceil(len(images) / across)
+    lowest, scale = 0, ""
+    if what == "features":
+        largest = np.abs(images).max((1, 2), keepdims=True)
+        images /= np.where(largest > 0, largest, 1)
+        lowest, scale = -1, ", each scaled to its largest value, zero in grey"
+    missing = down * across - len(images)
+    cells = np.pad(images, ((0, missing), (0, 1), (0, 1)), constant_values=np.nan)  # lines between
+    sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
+    sheet = sheet.reshape(down * (height + 1), -1)[:-1, :-1]
+    with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
+        from matplotlib import colormaps
+
+        greys = colormaps["gray_r"].with_extremes(bad=LINES)
+        ax.imshow(sheet, cmap=greys, vmin=lowest, vmax=1, interpolation="nearest")
+        ax.set_axis_off()
+        ax.set_title(title)
+        size = f"{height} by {width} pixels"
+        ax.set_label(f"{title}: {len(images)} {what} of {size} in a grid{scale}.")
+    return ax
 
 
 def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:

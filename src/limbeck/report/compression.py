@@ -71,7 +71,8 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
         verdicts.append(summary.verdict("subgroups", not worse, words))
     shares = {name: figure.value for name, figure in report.retention_by.items()}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
-    for names in [lost] if lost else [[report.main]] * (not math.isnan(report.retention)):
+    if lost or not math.isnan(report.retention):
+        names = lost or [report.main]
         phrases = [_share_in_words(report, name, shares[name]) for name in names]
         words = f"The student {' and '.join(phrases)}."
         verdicts.append(summary.verdict("quality", not lost, words))
@@ -88,7 +89,7 @@ def _share_in_words(report: Fidelity, name: str, value: float) -> str:
 
 
 def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, Any]:
-    r"""The rows with the largest disagreement: of tables as text, of arrays as numbers."""
+    r"""The rows with the largest disagreement: images as numbers, others as text."""
     count = rows.shape[0] if hasattr(rows, "shape") else len(rows)
     if count != report.rows:
         raise ArgumentError("X", f"{count} rows", f"the {report.rows} of the report")
@@ -98,15 +99,16 @@ def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, 
     columns = 24  # of a table with more, the first
     part = keys.as_given(keys.select(keys.as_rows(rows), np.array(index)))
     if hasattr(part, "iloc"):
-        names, array = list(map(str, part.columns)), part.to_numpy(dtype=object)
+        names = list(map(str, part.columns))
+        rows = [list(map(str, row)) for row in part.to_numpy(dtype=object)]
     else:
         array = keys.dense(part)
-        if array.dtype.kind in "biuf":
+        if image := summary.image_of(array):
             arrays["disagreement_rows"] = array
-            return dict(summary.image_of(array))
-        array = array.reshape(len(array), -1)
-        names = [f"column {k}" for k in range(array.shape[1])]
-    texts = ([str(cell) for cell in row[:columns]] for row in array)
+            return dict(image)
+        rows = array.reshape(len(array), -1).tolist()
+        names = [f"column {k}" for k in range(len(rows[0]))]
+    texts = ([value(cell) for cell in row[:columns]] for row in rows)
     return {"examples": [dict(zip(names, row, strict=False)) for row in texts]}
 
 
@@ -171,10 +173,7 @@ def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
 def _rows(saved: Saved, report: Fidelity) -> TableBlock:
     labelled = any("label" in example for example in report.disagreements)
     columns = ["row", "difference", "teacher", "student", *(["label"] if labelled else [])]
-    examples, rows = saved.content.get("examples") or [], saved.arrays.get("disagreement_rows")
-    if not examples and rows is not None and not saved.content.get("image"):
-        numbers = rows.reshape(len(rows), -1)[:, :12]
-        examples = [{f"column {k}": value(x) for k, x in enumerate(r)} for r in numbers.tolist()]
+    examples = saved.content.get("examples") or []
     names = list(examples[0]) if examples else []
     cells = []
     for k, example in enumerate(report.disagreements):

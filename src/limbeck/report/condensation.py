@@ -35,7 +35,7 @@ def condensed(
     x: object = None,  # inputs to compare at; curves and surfaces cover their range
     y: object = None,
     points: object = None,  # data (n, 2) to draw on surfaces
-    labels: object = None,  # (n,), 0 or 1
+    labels: object = None,  # their labels (n,)
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
     content, notes = summary.run_summary(result), list(result.notes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,17 @@ from limbeck.compression.fidelity.comparison import ERRORS, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.errors import ArgumentError
-from limbeck.report import plots
-from limbeck.report.canvas import COLOURS, INK, MUTED, MaybeAxes, MissingDataError, axes_for
+from limbeck.report.canvas import (
+    COLOURS,
+    INK,
+    MUTED,
+    MaybeAxes,
+    MissingDataError,
+    against,
+    axes_for,
+    legend_above,
+    rows_below,
+)
 from limbeck.storage import Saved, as_saved
 
 if TYPE_CHECKING:
@@ -49,19 +59,26 @@ def learning(
     columns = groups[0] if name is None else [name]
     choice("name", columns[0], history.keys())
     label = "loss and measures" if len(columns) > 1 else columns[0].replace("_", " ")
+    steps = history["step"]
+    if any(len(history[column]) != len(steps) for column in columns):
+        raise ArgumentError("saved", "columns of different lengths", "a value for each step")
+    values = np.array([history[column] for column in columns], float)
     with axes_for(ax, (4.8, 3.2)) as ax:
         from matplotlib.ticker import LogLocator
 
-        curves = {name: (history["step"], history[name]) for name in columns}
-        ax.set_label(plots.progress(ax, curves, label=label))
-        values = np.concatenate([np.asarray(history[name], float) for name in columns])
+        for column, curve, colour in zip(columns, values, cycle(COLOURS), strict=False):
+            ax.plot(steps, curve, color=colour, label=column)
+        ax.set(xlabel="steps", ylabel=label)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        if len(columns) > 1:
+            ax.legend(loc="best")
+        ends = "; ".join(f"{c} ends at {y[-1]:.2f}" for c, y in zip(columns, values, strict=True))
+        ax.set_label(f"Line plot of {label} against training steps: {ends}.")
         if values.min() > 0 and values.max() > 5 * values.min():
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             ax.yaxis.set_major_formatter("{x:g}")
             ax.minorticks_off()
-        if len(columns) == 1 and (legend := ax.get_legend()):
-            legend.remove()
     return ax
 
 
@@ -178,9 +195,9 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
             hatch="///" if number else None, edgecolor="white", linewidth=0,
             label=f"only the {model} predicts it",
         )  # fmt: skip
-    plots.rows_below(ax, names)
+    rows_below(ax, names)
     ax.set_xlabel("share of rows (%)")
-    plots.legend_above(ax)
+    legend_above(ax)
     differing = np.add(pairs["teacher"], pairs["student"])
     worst = int(differing.argmax())
     return (
@@ -192,7 +209,7 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
 def _value_scatter(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     r"""The student's values of a target against the teacher's, with the diagonal."""
     x, y, title = pairs["teacher"], pairs["student"], names[0]
-    plots.against(ax, x, y, "value", ("the teacher", "the student"))
+    against(ax, x, y, "value", ("the teacher", "the student"))
     ax.set(aspect="equal", title=title)
     return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
@@ -235,7 +252,7 @@ def subgroups(saved: Comparison, ax: MaybeAxes = None) -> Axes:
                 f"{_short(column)}: {name}  ({count:,})" if several else f"{name}  ({count:,})"
             )
             texts += [f"{_short(column)} = {name} ({value:+.3g} ± {half:.2g})"] if worse else []
-        plots.rows_below(ax, names)
+        rows_below(ax, names)
         ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
         ax.set_ylabel("group (rows)" if several else f"{_short(shown[0][0])} (rows)")
         title = f"better to the {'right' if kind.rises else 'left'}"

@@ -15,7 +15,7 @@ from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
-from limbeck.normalization.estimate import NAMES, LogPartition, with_error
+from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
 from limbeck.supports import Discrete
@@ -110,9 +110,8 @@ def normalized(
                 held_out["teacher"] = float(arrays["log_prob_teacher"].mean())
     if target is not None and log_z_used is not None and chains is not None:
         log_p, log_q = _log_densities(student, target, chains)
-        gap = log_p - log_z_used - log_q
-        error = float(gap.std(ddof=1) / math.sqrt(len(gap)))
-        content["divergence"] = {"value": float(gap.mean()), "std_error": error}
+        bound = mean_bound(torch.as_tensor(log_p - log_q))
+        content["divergence"] = {"value": bound - log_z_used, "std_error": bound.std_error}
     for key in arrays.keys() & {"samples_teacher", "samples_student"}:
         arrays[key] = arrays[key][:SHEET]
     arrays |= _features(target, "teacher") | _features(student, "student")
@@ -189,8 +188,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     for number, label in numbers:
         if number:
             text = _with_error_or_dash(number["value"], number["std_error"])
-            text, _, error = text.partition(" ± ")
-            shown.append(Stat(text, label, f"± {error}" if error else ""))
+            shown.append(Stat(text, label))
     if content.get("exact") is not None:
         shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
     return shown
@@ -238,7 +236,7 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     if not entries:
         return []
     blocks: list[Block] = [*drawing.gallery("Estimates", pictures.log_z)]
-    rows, reasons = [], []
+    rows = []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
         pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
@@ -246,13 +244,9 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
         ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
         row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
-        if entry["reasons"]:
-            method, why = NAMES.get(entry["method"], entry["method"]), "; ".join(entry["reasons"])
-            reasons.append(f"{entry['name']} ({method}) is {entry['state']}: {why}.")
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
     blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
-    blocks += reasons
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [

@@ -109,8 +109,8 @@ def _learning(drawing: Drawing) -> list[Block]:
     groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
     several = len(groups) > 1
     draws = [partial(pictures.learning, name=n[0] if several else None) for n in groups]
-    note = "If a curve still falls at its end, more steps would help."
-    return [*drawing.gallery("Learning curves", *draws, note=note)]
+    curves = drawing.gallery("Learning curves", *draws)
+    return [*curves, "If a curve still falls at its end, more steps would help."] if curves else []
 
 
 def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:

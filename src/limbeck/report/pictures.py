@@ -7,14 +7,12 @@ text description of the picture (alt text).
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
-from limbeck.report import plots
 from limbeck.report.canvas import (
     COLOURS,
     INK,
@@ -22,7 +20,11 @@ from limbeck.report.canvas import (
     MaybeAxes,
     MissingDataError,
     SavedResult,
+    against,
     axes_for,
+    image_sheet,
+    legend_above,
+    rows_below,
 )
 from limbeck.report.fidelity_plots import calibration, disagreement, learning, subgroups
 from limbeck.storage import Saved, as_saved
@@ -65,7 +67,7 @@ def weights(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         )  # fmt: skip
         names = coordinate_names(result)
         ax.set(xlabel=names[0], ylabel=names[1])
-        plots.legend_above(ax)
+        legend_above(ax)
         ax.set_label(
             f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
             f"draws of the posterior, by {names[0]} and {names[1]}; their weighted means are "
@@ -97,21 +99,20 @@ def surface(
     values, density = _outputs(result, "surface", model, output), result.content.get("density")
     both = np.stack([result.arrays[f"surface_{name}"] for name in MODELS])
     low, high = both.min(), both.max()
-    label, style = "probability", dict[str, Any]()
+    label, style, levels = "probability", ("RdBu_r", 0.0, 1.0), [0.1, 0.25, 0.5, 0.75, 0.9]
     if density or low < 0 or high > 1:
-        label = "density" if density else "mean"
-        style = {"colours": "viridis", "ends": (low, high), "lines": False}
+        label, style, levels = "density" if density else "mean", ("viridis", low, high), []
     x, y = result.arrays["surface_x"], result.arrays["surface_y"]
-    points, labels = map(result.arrays.get, ("points", "labels"))
+    points = result.arrays.get("points")
     with axes_for(ax, (4.0, 3.6)) as ax:
-        _draw_surface(result, ax, values, label, PREDICTORS[model], **style)
-        if points is not None and points.ndim == 2 and points.shape[1] == 2:
-            limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
-            if labels is not None and set(np.unique(labels)) <= {0, 1}:
-                plots.classes(ax, points, labels)
-            else:
-                ax.plot(*points.T, ".", color=INK, markersize=3)
-            ax.set(**limits)
+        _draw_surface(result, ax, values, label, PREDICTORS[model], style, levels)
+        if points is not None and points.shape[1:] == (2,):
+            labels = result.arrays.get("labels", np.zeros(len(points)))
+            for number, group in reversed(list(enumerate(np.unique(labels)))):
+                ax.plot(
+                    *points[labels == group].T, "so^vDPX"[number % 7], color=COLOURS[number % 7],
+                    markersize=4, markeredgecolor="white", markeredgewidth=0.5,
+                )  # fmt: skip
         ax.set_label(
             f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
             f"{x[-1]:.3g} and y from {y[0]:.3g} to {y[-1]:.3g}: between {values.min():.3g} and "
@@ -127,10 +128,10 @@ def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) 
     student, teacher = (_outputs(result, "surface", m, output) for m in ("student", "teacher"))
     gap = student - teacher
     largest = float(np.abs(gap).max())
+    style = ("PuOr_r", -(largest or 1.0), largest or 1.0)
+    label, title = "student − average of draws", f"difference, at most {largest:.2g}"
     with axes_for(ax, (4.0, 3.6)) as ax:
-        ends = (-(largest or 1.0), largest or 1.0)
-        title, style = f"difference, at most {largest:.2g}", {"colours": "PuOr_r", "ends": ends}
-        _draw_surface(result, ax, gap, "student − average of draws", title, lines=False, **style)
+        _draw_surface(result, ax, gap, label, title, style, [])
         ax.set_label(
             f"The student minus the average of all draws: {np.abs(gap).mean():.2g} on average and "
             f"{largest:.2g} at most, without regard to sign."
@@ -149,7 +150,7 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
         ax.plot(x, student, color=COLOURS[1], label="student")
         ax.set_xlabel("variable" if density else "input")
         ax.set_ylabel("density" if density else "mean of the prediction")
-        plots.legend_above(ax)
+        legend_above(ax)
         gap = np.abs(teacher - student)
         ax.set_label(
             f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
@@ -198,12 +199,24 @@ def ranks(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
 
 
 def _draw_surface(
-    saved: Saved, ax: Axes, values: np.ndarray, label: str, title: str, **style: Any
-) -> None:
-    r"""A surface with a bar of its colours, which has a label."""
+    saved: Saved, ax: Axes, values: np.ndarray, label: str, title: str,
+    style: tuple[str, float, float], levels: list[float],
+) -> None:  # fmt: skip
+    r"""A surface with contour lines at the levels, and a labelled bar of its colours."""
+    colours, low, high = style
+    x, y = saved.arrays["surface_x"], saved.arrays["surface_y"]
+    half = (x[1] - x[0]) / 2, (y[1] - y[0]) / 2
+    image = ax.imshow(
+        values.T, origin="lower", cmap=colours, vmin=low, vmax=high, aspect="auto",
+        extent=(x[0] - half[0], x[-1] + half[0], y[0] - half[1], y[-1] + half[1]),
+        interpolation="bilinear",
+    )  # fmt: skip
+    ax.grid(False)
     ax.set(xlabel="first variable", ylabel="second variable", title=title)
-    side, up = saved.arrays["surface_x"], saved.arrays["surface_y"]
-    image = plots.surface(ax, side, values, up=up, **style)
+    ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+    if levels:
+        contours = ax.contour(x, y, values.T, levels, colors=INK, linewidths=0.6)
+        ax.clabel(contours, fmt="%g", fontsize=6)
     ax.figure.colorbar(image, ax=ax, shrink=0.8, label=label)  # contour labels come before it
 
 
@@ -222,7 +235,7 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
     result = as_saved(saved)
     rows = _array(result, f"samples_{model}", "samples", "normalize")
     if result.content.get("image"):
-        return _sheet(result, ax, rows, model_name(result, model), "samples")
+        return image_sheet(result, ax, rows, model_name(result, model), "samples")
     names, (teacher, student) = _both(result, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
     draw = {1: _histograms, 2: _scatter}.get(teacher.shape[1], _means)
@@ -236,7 +249,7 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     result = as_saved(saved)
     rows = _array(result, f"features_{model}", "features", "normalize")
-    return _sheet(result, ax, rows, model_name(result, model), "features")
+    return image_sheet(result, ax, rows, model_name(result, model), "features")
 
 
 @arg.checked_arguments
@@ -246,22 +259,7 @@ def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     rows = _array(result, "disagreement_rows", "rows on which both differ", "compress")
     low, high = np.nanmin(rows), np.nanmax(rows)
     grey = (rows - low) / (high - low if high > low else 1)
-    return _sheet(result, ax, grey, "Largest differences first", "images")
-
-
-def _sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
-    if not saved.content.get("image"):
-        raise MissingDataError("saved", "a result without images", "one of images")
-    height, width = saved.content["image"]
-    rows = rows[:36].reshape(len(rows[:36]), -1)
-    across = math.ceil(math.sqrt(len(rows)))
-    down = math.ceil(len(rows) / across)
-    with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        options: dict[str, Any] = {"by_column": False, "signed": what == "features", "what": what}
-        text = plots.images(ax, rows, shape=(height, width), **options)
-        ax.set_title(title)
-        ax.set_label(f"{title}: {text}")
-    return ax
+    return image_sheet(result, ax, grey, "Largest differences first", "images")
 
 
 def _histograms(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
@@ -270,7 +268,7 @@ def _histograms(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple
     ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
     ax.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", linewidth=1.4, label=names[1])
     ax.set(xlabel="value", ylabel="samples")
-    plots.legend_above(ax)
+    legend_above(ax)
     return (
         f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
         f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
@@ -284,7 +282,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
             linewidths=0, label=names[number],
         )  # fmt: skip
     ax.set(xlabel="first variable", ylabel="second variable")
-    plots.legend_above(ax)
+    legend_above(ax)
     return (
         f"Samples of two variables: {len(teacher)} of the teacher, {len(student)} of the student."
     )
@@ -292,7 +290,7 @@ def _scatter(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[st
 
 def _means(ax: Axes, teacher: np.ndarray, student: np.ndarray, names: tuple[str, str]) -> str:
     one, two = teacher.mean(0), student.mean(0)
-    plots.against(ax, one, two, "mean", names)
+    against(ax, one, two, "mean", names)
     return (
         f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
         f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
@@ -305,18 +303,30 @@ def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     result = as_saved(saved)
     names, (teacher, student) = _both(result, "log_prob", "log probabilities")
     where = (result.content.get("held_out") or {}).get("where", "events")
+    order, rank, gap = np.argsort(-teacher), np.arange(1, len(teacher) + 1), student - teacher
     with axes_for(ax, (4.8, 3.3)) as ax:
-        text = plots.sorted_log_probabilities(ax, teacher.tolist(), student.tolist(), names=names)
-        ax.set_xlabel(f"{where}, sorted by {names[0]}")
+        ax.plot(rank, student[order], ".", color=COLOURS[1], markersize=2.5, label=names[1])
+        ax.plot(rank, teacher[order], color=COLOURS[0], label=names[0])
+        ax.set(xlabel=f"{where}, sorted by {names[0]}", ylabel="log probability (nats)")
+        ax.legend(loc="lower left", markerscale=3)
+        text = (
+            f"Log probabilities of {len(teacher):,} {where} in falling order of the {names[0]}'s, "
+            f"with the {names[1]}'s scattered about them: on average {abs(gap.mean()):.2f} nats "
+            f"{'above' if gap.mean() > 0 else 'below'}, with a standard deviation of "
+            f"{gap.std():.2f} nats."
+        )
         if result.content.get("log_z_used") is None:
             text += " The teacher's are shifted to the student's mean, since log Z is not known."
-        ax.set_label(text.replace(" images ", f" {where} "))
+        ax.set_label(text)
     return ax
 
 
 @arg.checked_arguments
 def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
-    r"""Estimates of log Z below one another, with the exact value where it is known."""
+    r"""Estimates of log Z below one another, with three standard errors on either side.
+
+    Doubtful and unchecked ones are hollow and dashed; the exact value is a line if it is known.
+    """
     result = as_saved(saved)
     entries = [  # with a value and an error
         entry for entry in result.content.get("log_z", [])
@@ -324,12 +334,30 @@ def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     ]  # fmt: skip
     if not entries:
         raise MissingDataError("saved", "a result without log Z", "one with estimates of it")
+    names, states = ([entry[key] for entry in entries] for key in ("name", "state"))
+    middle, half = np.array([(entry["value"], 3 * entry["std_error"]) for entry in entries]).T
     exact = result.content.get("exact")
     with axes_for(ax, (4.8, 1.3 + 0.36 * len(entries))) as ax:
-        named = {entry["name"]: entry for entry in entries}
-        band = None if exact is None else ("exact", exact, exact, exact)
-        ax.set_label(plots.intervals(ax, named, reference=band))
+        if exact is not None:
+            ax.axvline(exact, color=COLOURS[4], linewidth=1, label=f"exact {exact:.4f}")
+        for state in dict.fromkeys(states):
+            rows = [row for row, other in enumerate(states) if other == state]
+            good = state == "trustworthy"
+            colour, line = (COLOURS[0], "-") if good else (COLOURS[1], (0, (2, 2)))
+            ends = ((middle - half)[rows], (middle + half)[rows])
+            ax.hlines(rows, *ends, color=colour, linestyle=line, linewidth=2)
+            fill = colour if good else "white"
+            ax.plot(middle[rows], rows, "o", color=colour, mfc=fill, markersize=5, label=state)
+        rows_below(ax, names)
+        ax.set_xlabel("log Z (nats), ± 3 standard errors")
+        legend_above(ax, 3)
         ax.locator_params(axis="x", nbins=6)
+        texts = [
+            f"{name} {value:.3f} ± {error:.3f}{'' if state == 'trustworthy' else f' ({state})'}"
+            for name, value, error, state in zip(names, middle, half, states, strict=True)
+        ]
+        words = "" if exact is None else f" The line is exact {exact:.4f}."
+        ax.set_label(f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{words}")
     return ax
 
 

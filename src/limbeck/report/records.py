@@ -5,7 +5,7 @@ settings, models (name, role, parameters, bytes), history, verdicts, notes. By v
 
 | verb | content | arrays |
 |---|---|---|
-| compress | fidelity (`Fidelity.to_dict`), examples, image | disagreement_rows (k, …) |
+| compress | fidelity (`Fidelity.to_dict`), examples, image | disagreement_rows (k, …), if images |
 | condense | agreement, diagnostics, density | surface_x, surface_y, surface_teacher and |
 | | | surface_student (K, m, m); curve_x, curve_teacher, curve_student; draws (n, dim), |
 | | | pseudo_draws (K, dim), pseudo_weights (K,); points (n, 2), labels (n,) |

@@ -3,8 +3,8 @@ r"""What is drawn is what was given: the artists' data, never their pixels."""
 import numpy as np
 import pytest
 
-from limbeck.report.plots import intervals, progress, sorted_log_probabilities
 from reproduction.canvas import canvas
+from reproduction.plots import intervals, progress, sorted_log_probabilities
 from tests.refusals import refused
 
 pytest.importorskip("matplotlib")

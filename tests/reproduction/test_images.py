@@ -3,8 +3,8 @@ r"""Images side by side: each number in its place."""
 import numpy as np
 import pytest
 
-from limbeck.report.plots import images
 from reproduction.canvas import canvas
+from reproduction.plots import images
 from tests.refusals import refused
 
 pytest.importorskip("matplotlib")
