@@ -266,3 +266,11 @@ def test_refusals_say_what_came_and_what_is_accepted(case):
     make, argument, received, expected = REFUSED[case]
     with refused(argument, received, expected=expected):
         make()
+
+
+def test_sparse_chains_and_known_log_densities_of_others_are_refused():
+    energy = lb.Energy(lambda x: x.square().sum(1), support=lb.Binary(3))
+    with refused("x", "without an array"):
+        energy.advance(torch.zeros(2, 3).to_sparse())
+    with refused("known", r"shape \(2, 3\)"):
+        energy.sites(torch.zeros(2, 3), known=torch.zeros(2, 3))

@@ -188,8 +188,9 @@ class Energy(Unnormalized):
     forward = log_unnormalized
 
     def _check_shape(self, x: Tensor) -> None:
-        if x.shape[1:] != self.support.shape or not x.is_floating_point() or x.is_meta:
-            received = f"{x.dtype} of shape {tuple(x.shape)}"
+        dense = x.layout == torch.strided and not x.is_meta
+        if x.shape[1:] != self.support.shape or not x.is_floating_point() or not dense:
+            received = f"{x.dtype} of shape {tuple(x.shape)}{'' if dense else ', without an array'}"
             raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
 
     @checked_arguments
@@ -246,6 +247,8 @@ class Energy(Unnormalized):
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
+        if known is not None and known.shape != (len(x),):
+            raise ArgumentError("known", f"shape {tuple(known.shape)}", f"log p̃ ({len(x)},) of x")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
             return pairs.sweep(x, sweeps, generator, beta)

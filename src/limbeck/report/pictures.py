@@ -171,7 +171,7 @@ def worth(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         ax.loglog(counts, values, "o-", color=MUTED, label="averages of random draws")
         ax.axhline(new["best"], color=COLOURS[1], label="the bag")
         ax.set(xlabel="draws", ylabel="KL, nats")
-        plots.legend_above(ax)
+        legend_above(ax)
         ax.set_label(
             f"KL of averages of {counts[0]} to {counts[-1]} random draws, from {values[0]:.2g} to "
             f"{values[-1]:.2g}; of the bag, {new['best']:.2g}."
