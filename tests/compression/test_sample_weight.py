@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -115,7 +115,7 @@ def test_trees_take_a_weight_of_two_for_a_row_twice(fit, task, monkeypatch):
 
 @pytest.mark.parametrize(
     "student",
-    [DecisionTreeRegressor(max_leaf_nodes=4), HistGradientBoostingRegressor(max_iter=5), "tree"],
+    [DecisionTreeRegressor(max_leaf_nodes=4), RandomForestRegressor(5, max_leaf_nodes=4), "tree"],
 )
 def test_students_of_scikit_learn_get_the_weights(student):
     X, _ = curved(300)

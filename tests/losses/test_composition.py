@@ -63,7 +63,7 @@ def test_the_gradient_of_a_sum_is_the_sum_of_gradients_and_the_means_are_by_term
     def gradient(loss) -> tuple[torch.Tensor, torch.Tensor]:
         update, bound = GradientUpdate(), objective(loss)
         update.bind(bound, 1)
-        found, means = update.gradient(bound.draw(6))
+        found, means, _ = update.gradient(bound.draw(6))
         return torch.cat([g.flatten() for g in found.values()]), means
 
     (a, mean_a), (b, mean_b) = gradient(A), gradient(losses.derivative_error())

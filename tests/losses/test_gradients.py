@@ -53,7 +53,7 @@ def agree(loss, student: nn.Module, teacher=None, y: Tensor | None = None) -> No
     plan = objective.draw(N)
     update = GradientUpdate()
     update.bind(objective, 1)
-    gradients, means = update.gradient(plan)
+    gradients, means, _ = update.gradient(plan)
 
     def mean_loss() -> Tensor:
         return objective.total(objective(plan)).mean()

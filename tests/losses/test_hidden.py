@@ -69,7 +69,7 @@ def test_the_regressor_is_trained_along_and_no_part_of_the_student() -> None:
     assert {"extras.0.weight", "extras.0.bias"} <= names
     update = GradientUpdate(lr=0.01)
     update.bind(bound, 1)
-    gradients, _ = update.gradient(bound.draw(6))
+    gradients, *_ = update.gradient(bound.draw(6))
     assert gradients["extras.0.weight"].norm() > 1e-3
     assert not any("regressor" in name or "extras" in name for name in bound.student.state_dict())
 

@@ -52,8 +52,7 @@ def agrees(estimator, x=X, y=THREE, new=NEW) -> Trees:
     found = trees(torch.tensor(new))
     assert found.dtype == torch.float32
     if hasattr(estimator, "classes_"):
-        assert trees.output_form == ("logits" if "Boosting" in str(estimator) else "probabilities")
-        found = found.softmax(1) if trees.output_form == "logits" else found
+        assert trees.output_form == "probabilities"
         expected = estimator.predict_proba(new)
     else:
         assert trees.output_form == "values"
@@ -76,12 +75,6 @@ def agrees(estimator, x=X, y=THREE, new=NEW) -> Trees:
         (ensemble.RandomForestClassifier(10, random_state=0), THREE),
         (ensemble.RandomForestRegressor(10, random_state=0), BOTH),
         (ensemble.ExtraTreesClassifier(10, random_state=0), TWO),
-        (ensemble.GradientBoostingClassifier(n_estimators=8, random_state=0), THREE),
-        (ensemble.GradientBoostingClassifier(n_estimators=8, init="zero", random_state=0), TWO),
-        (ensemble.GradientBoostingClassifier(n_estimators=8, loss="exponential"), TWO),
-        (ensemble.GradientBoostingRegressor(n_estimators=8, loss="huber", random_state=0), Y),
-        (ensemble.HistGradientBoostingClassifier(max_iter=8), THREE),
-        (ensemble.HistGradientBoostingRegressor(max_iter=8), Y),
     ],
     ids=lambda value: str(value)[:60] if hasattr(value, "fit") else "",
 )
@@ -95,8 +88,6 @@ def test_predictions_are_those_of_scikit_learn(estimator, y) -> None:
         (tree.DecisionTreeClassifier(random_state=0), THREE),
         (tree.DecisionTreeRegressor(random_state=0, max_leaf_nodes=30), Y),
         (ensemble.RandomForestClassifier(10, random_state=0), TWO),
-        (ensemble.HistGradientBoostingClassifier(max_iter=8), TWO),
-        (ensemble.HistGradientBoostingRegressor(max_iter=8), Y),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "fit") else "",
 )
@@ -183,21 +174,7 @@ def test_numbers_of_leaves_and_levels() -> None:
             "several outputs",
         ),
         (
-            ensemble.GradientBoostingRegressor(
-                n_estimators=2, init=linear_model.LinearRegression()
-            ).fit(X, Y),
-            "estimator.init",
-            "a LinearRegression",
-        ),
-        (
-            ensemble.HistGradientBoostingRegressor(max_iter=2, loss="poisson").fit(X, Y**2),
-            "estimator.loss",
-            "'poisson'",
-        ),
-        (
-            ensemble.HistGradientBoostingRegressor(max_iter=2, categorical_features=[3]).fit(
-                np.abs(X).round(), Y
-            ),
+            ensemble.HistGradientBoostingRegressor(max_iter=2).fit(X, Y),
             "estimator",
             "a HistGradientBoostingRegressor",
         ),

@@ -138,7 +138,7 @@ def gradient(bound: Objective, teacher: Teacher, drawn: Tensor) -> tuple[Tensor,
     bound.teacher = teacher
     update = GradientUpdate()
     update.bind(bound, 1)
-    found, means = update.gradient({"inputs": SOME, "teacher": None, "loss": [drawn]})
+    found, means, _ = update.gradient({"inputs": SOME, "teacher": None, "loss": [drawn]})
     return torch.cat([g.flatten() for g in found.values()]).detach(), means[-1].detach()
 
 

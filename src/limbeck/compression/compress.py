@@ -94,7 +94,7 @@ def compress(
         X: Rows: an array, a tensor, a data frame, a sparse matrix, a torch Dataset. Columns of a
             frame that the teacher was not fitted on are left out, with a note.
         student: Hidden sizes; "auto" for the smallest net or boosted forest that keeps enough;
-            "linear", "tree" or "boosted"; a tree of scikit-learn; or a torch module, which is
+            "linear", "tree" or "boosted"; a tree or forest of scikit-learn; or a module, which is
             trained in place. Default: a net (50, 30); or boosted trees or a larger student, where
             they are nearer to the teacher at held-out rows, unless `inputs` or `steps` is passed.
         labels: True labels of the rows, for the report and, with a `label_weight`, to mix with the

@@ -55,7 +55,7 @@ class Fitted:
     task: str = "classification"
     encoder: nn.Module | None = None  # from raw inputs to columns; it is not trained
     seed: int = 0
-    estimator: Any = None  # one of scikit-learn's trees or groups of trees, to be cloned
+    estimator: Any = None  # one of scikit-learn's trees or forests, to be cloned
     options: dict[str, Any] = field(default_factory=dict)  # of `fit_tree` or `fit_boosted`
     origin: Tensor | None = None  # subtracted from inputs in float64
 
@@ -78,12 +78,13 @@ class Fitted:
         r"""A clone of the scikit-learn estimator, fitted to soft targets (n, K)."""
         from sklearn.base import clone, is_classifier
 
-        model, name = clone(self.estimator), type(self.estimator).__name__
+        model = clone(self.estimator)
         if model.get_params().get("random_state", 0) is None:
             model.set_params(random_state=self.seed)
         if is_classifier(model):
             if self.task != "classification":
-                raise ArgumentError("student", f"a {name} for {self.task}", "a regressor")
+                received = f"a {type(model).__name__} for {self.task}"
+                raise ArgumentError("student", received, "a regressor")
             # every row once for each likely class, weighted by its probability; a class that is
             # likely nowhere has next to no weight everywhere
             weight = np.where(y < LIKELY, 0.0, y)
@@ -91,14 +92,10 @@ class Fitted:
             row, label = np.nonzero(weight)
             weight = weight if rows is None else weight * rows[:, None]
             model.fit(x[row], label, sample_weight=weight[row, label])
-            return Trees.from_sklearn(model)
-        if "Boosting" in name and y.shape[1] > 1:
-            received = f"a {name} for {y.shape[1]} outputs"
-            expected = '"boosted", or a classifier; it has one output'
-            raise ArgumentError("student", received, expected)
-        model.fit(x, y[:, 0] if y.shape[1] == 1 else y, sample_weight=rows)
+        else:
+            model.fit(x, y[:, 0] if y.shape[1] == 1 else y, sample_weight=rows)
         kinds = {"classification": "probabilities", "multilabel": "labels"}
-        return Trees(**{**read(model), "kind": kinds.get(self.task, "values")})
+        return Trees(**read(model) | {"kind": kinds.get(self.task, "values")})
 
 
 def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:
@@ -132,7 +129,7 @@ def build_student(
     if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
         expected = (
             'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
-            "scikit-learn's decision trees, forests and boosted models"
+            "scikit-learn's decision trees and forests"
         )
         raise ArgumentError("student", shown(spec), expected)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)

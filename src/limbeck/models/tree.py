@@ -2,7 +2,6 @@ r"""Sums of decision trees as a module, read from scikit-learn, and a single tre
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import DtypeName, Specified
+from limbeck.teachers.estimators import is_fitted
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
 KINDS = ("probabilities", "logits", "values", "labels", "label_logits")
@@ -87,10 +87,7 @@ class Trees(Specified):
     def from_sklearn(
         cls, estimator: arg.UserObject[Any], *, dtype: torch.dtype = torch.float32,
     ) -> Self:  # fmt: skip
-        r"""A fitted scikit-learn tree, forest or boosted model; outputs are its predictions.
-
-        Boosted classifiers give logits (n, classes), others probabilities, regressors values.
-        """
+        r"""A fitted scikit-learn tree or forest; outputs are its probabilities or values."""
         return cls(**read(estimator), dtype=dtype)
 
     @property
@@ -284,54 +281,32 @@ def _prediction(value: list[float], names: list[str], kind: str) -> str:
     return ", ".join(f"{names[k]} {value[k]:.2f}" for k in likely)
 
 
-BOOSTED = ("GradientBoosting", "HistGradientBoosting")
-NAMES = ("DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees", *BOOSTED)
-# losses whose boosted sum is the prediction, or its logit
-IDENTITY = ("squared_error", "absolute_error", "quantile", "huber", "log_loss", "exponential")
+FORESTS = ("DecisionTree", "ExtraTree", "RandomForest", "ExtraTrees")
 
 
 def is_tree_estimator(estimator: object) -> bool:
-    r"""Whether something is one of scikit-learn's trees, forests or boosted models."""
-    return _kind(estimator) is not None
+    r"""Whether something is one of scikit-learn's trees or forests."""
+    kind = type(estimator)
+    name = kind.__name__.removesuffix("Classifier").removesuffix("Regressor")
+    return kind.__module__.startswith("sklearn.") and name in FORESTS
 
 
 def read(estimator: Any) -> dict[str, Any]:
-    r"""The arguments of `Trees` for an estimator: trees, factor, constant and kind."""
-    from sklearn.exceptions import NotFittedError
-    from sklearn.utils.validation import check_is_fitted
-
-    kind = _kind(estimator)
-    if kind is None:
-        expected = ", ".join(f"{name}Classifier or -Regressor" for name in NAMES)
+    r"""The arguments of `Trees` for an estimator: trees, factor and kind."""
+    if not is_tree_estimator(estimator):
+        expected = ", ".join(f"{name}Classifier or -Regressor" for name in FORESTS)
         raise ArgumentError("estimator", f"a {type(estimator).__name__}", expected)
-    try:
-        check_is_fitted(estimator)
-    except NotFittedError:
+    if not is_fitted(estimator):
         received = f"a {type(estimator).__name__} that is not fitted"
-        raise ArgumentError("estimator", received, "a fitted one") from None
+        raise ArgumentError("estimator", received, "a fitted one")
     classifies = hasattr(estimator, "classes_")
-    if classifies and getattr(estimator, "n_outputs_", 1) > 1:
+    if classifies and estimator.n_outputs_ > 1:
         expected = "one with a single output; for several labels, a regressor on 0 and 1"
         raise ArgumentError("estimator", "a classifier with several outputs", expected)
-    inputs = int(estimator.n_features_in_)
-    if kind in BOOSTED:
-        return _boosted(estimator, kind.startswith("Hist"), classifies, inputs)
     members = getattr(estimator, "estimators_", None) or [estimator]
     trees = [of_tree(member.tree_, classifies) for member in members]
-    form = "probabilities" if classifies else "values"
-    return {"trees": trees, "inputs": inputs, "kind": form, "factor": 1 / len(members)}
-
-
-def _kind(estimator: object) -> str | None:
-    r"""The name of something's scikit-learn class without its ending; None of other classes."""
-    if not type(estimator).__module__.startswith("sklearn."):
-        return None
-    from sklearn import ensemble, tree
-
-    name = type(estimator).__name__
-    known = getattr(tree, name, None) or getattr(ensemble, name, None)
-    kind = name.removesuffix("Classifier").removesuffix("Regressor")
-    return kind if known is type(estimator) and kind in NAMES else None
+    kind, inputs = "probabilities" if classifies else "values", int(estimator.n_features_in_)
+    return {"trees": trees, "inputs": inputs, "kind": kind, "factor": 1 / len(members)}
 
 
 def of_tree(tree: Any, classifies: bool) -> TreeArrays:
@@ -371,57 +346,3 @@ def of_lightgbm(text: str, values: np.ndarray) -> TreeArrays:
         np.vstack([np.zeros((inner, values.shape[1])), values[:leaves]]),
         np.concatenate(counts[::-1]),
     )  # fmt: skip
-
-
-def _of_nodes(nodes: np.ndarray) -> TreeArrays:
-    r"""A tree of a histogram-based model."""
-    leaf = nodes["is_leaf"] != 0
-    left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
-    value, weight = nodes["value"][:, None], nodes["count"].astype(np.float64)
-    with np.errstate(over="ignore"):
-        # thresholds may be 64-bit numbers of rows, and these are rounded in the same way
-        threshold = nodes["num_threshold"].astype(np.float32)
-    return TreeArrays(
-        left, right, nodes["feature_idx"].astype(np.int64), threshold,
-        nodes["missing_go_to_left"], value, weight,
-    )  # fmt: skip
-
-
-def _boosted(estimator: Any, histogram: bool, classifies: bool, inputs: int) -> dict[str, Any]:
-    r"""The same of boosted models, if they are no more than a constant and a sum of trees."""
-    from sklearn.dummy import DummyClassifier, DummyRegressor
-
-    if histogram:
-        if np.any(getattr(estimator, "is_categorical_", None)):
-            expected = "one without categorical columns, which its trees split in another way"
-            raise ArgumentError("estimator", f"a {type(estimator).__name__} with some", expected)
-        arg.choice("estimator.loss", estimator.loss, IDENTITY)
-        rounds = [[_of_nodes(p.nodes) for p in trees] for trees in estimator._predictors]
-        factor = 1.0  # values are shrunk already
-    else:
-        if not isinstance(estimator.init_, str | DummyClassifier | DummyRegressor):
-            received, expected = f"a {type(estimator.init_).__name__}", "None or 'zero'"
-            raise ArgumentError("estimator.init", received, expected + ": a constant to start from")
-        rounds = [[of_tree(e.tree_, False) for e in trees] for trees in estimator.estimators_]
-        factor = float(estimator.learning_rate)
-    outputs = len(rounds[0])
-    columns = [*range(outputs)]
-    if classifies and outputs == 1:  # log odds: the logit of the second of two classes
-        outputs, columns = 2, [1]
-    per_unit = 2 if estimator.loss == "exponential" else 1  # log odds in a unit of the sum
-    trees = [
-        tree._replace(value=np.where(np.arange(outputs) == column, tree.value, 0.0))
-        for trees in rounds
-        for column, tree in zip(columns, trees, strict=True)
-    ]
-    kind = "logits" if classifies else "values"
-    options: Any = dict(trees=trees, inputs=inputs, kind=kind, factor=factor * per_unit)
-    # the constant is the difference between the model and its trees at any row
-    row = np.zeros((1, inputs))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about names of columns
-        raw = estimator.decision_function(row) if classifies else estimator.predict(row)
-    total = np.zeros(outputs)
-    total[columns] = raw.reshape(-1) * per_unit
-    of_trees = Trees(**options, dtype=torch.float64)(torch.tensor(row))[0].numpy()
-    return {**options, "base": total - of_trees}

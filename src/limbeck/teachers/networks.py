@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from limbeck.arrays import part_of
 from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
+from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import as_outputs, output_form
 from limbeck.teachers.keys import count, dense, first_rows
@@ -72,16 +72,10 @@ class NetworkTeacher(RawTeacher):
             received = f"columns of type {array.dtype}, for a torch teacher"
             raise ArgumentError("X", received, "numbers")
         x = array if isinstance(array, Tensor) else torch.as_tensor(np.ascontiguousarray(array))
-        like = first_float(self.module)
+        like = float_tensor(self.module)
         like = torch.empty(0) if like is None else like
         codes = self.looks_up and not x.is_floating_point()
         return x.to(like.device) if codes else x.to(like.device, like.dtype)
-
-
-def first_float(module: nn.Module) -> Tensor | None:
-    r"""The first floating parameter or buffer, whose device and dtype its inputs get."""
-    tensors = chain(module.parameters(), module.buffers())
-    return next((t for t in tensors if t.is_floating_point()), None)
 
 
 TYPES: dict[str, Any] = {

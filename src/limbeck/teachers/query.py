@@ -22,9 +22,10 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, user_stacklevel
 from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
+from limbeck.samplers.chains import float_tensor
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.networks import NetworkTeacher, first_float
+from limbeck.teachers.networks import NetworkTeacher
 from limbeck.teachers.row_teacher import RowTeacher
 
 T = TypeVar("T")
@@ -380,7 +381,7 @@ class ScaledTeacher(nn.Module):
         super().__init__()
         assert isinstance(teacher, NetworkTeacher)
         self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
-        self.dtype = getattr(first_float(self.module), "dtype", None)
+        self.dtype = getattr(float_tensor(self.module), "dtype", None)
         self.output_form = self.form if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))

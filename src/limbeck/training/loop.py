@@ -109,7 +109,7 @@ class Run:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.history, self.done = History(), 0
+        self.history, self.done, self.total = History(), 0, settings.steps
         self.seconds = 0.0  # wall-clock, with those before the run was resumed
         self.stop_reason: str | None = None
         self.failure: Failure | None = None
@@ -133,10 +133,6 @@ class Run:
             checkpoints.prepare(self._folder)
             self._resume(self._folder)
         self._written = self._state()
-
-    @property
-    def total(self) -> int:
-        return self.settings.steps
 
     def __iter__(self) -> Iterator[Step]:
         self._began = time.monotonic() - self.seconds

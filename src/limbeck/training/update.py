@@ -112,12 +112,8 @@ class GradientUpdate:
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
 
-    def gradient(self, plan: Plan) -> tuple[Tensors, Tensor]:
-        r"""The gradient by name, and the mean of each term and of the total, (terms + 1,)."""
-        return self._gradient(plan, False)[:2]
-
-    def _gradient(self, plan: Plan, traced: bool) -> tuple[Tensors, Tensor, Tensors]:
-        r"""The same, and the buffers as the step would leave them."""
+    def gradient(self, plan: Plan, traced: bool = False) -> tuple[Tensors, Tensor, Tensors]:
+        r"""The gradient, the means of all terms and the total, and the buffers after the step."""
 
         def mean_loss(terms: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             total = self.objective.total(terms).mean()
@@ -155,7 +151,7 @@ class GradientUpdate:
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
         progress = self.progress
-        gradients, means, buffers = self._gradient(plan, traced)
+        gradients, means, buffers = self.gradient(plan, traced)
         if self.reduce is not None:
             gradients, means, buffers = self.reduce(gradients, means, buffers)
         if traced:
