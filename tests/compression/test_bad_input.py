@@ -377,3 +377,16 @@ def test_tables_are_called_x(forest):
 def test_a_teacher_that_cannot_be_fitted_again(forest):
     with refused("teacher_folds", "predict_proba"):
         compress(forest.predict_proba, X, (8,), labels=Y, teacher_folds=2, **QUICK)
+
+
+@pytest.mark.parametrize("student", ["tre", (50, 0), 2.5, object()])
+def test_a_bad_student_costs_no_query(student):
+    queried = []
+
+    def teacher(rows):
+        queried.append(len(rows))
+        return np.zeros((len(rows), 2))
+
+    with refused("student"):
+        lb.compress(teacher, np.random.default_rng(0).normal(size=(300, 3)), student)
+    assert not queried

@@ -24,7 +24,7 @@ from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.generators import fresh
 from limbeck.compression.rows import ArrayFormat, Rows, read_rows
 from limbeck.compression.selection import DEFAULT
-from limbeck.compression.students import predictions
+from limbeck.compression.students import check_student, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take
 from limbeck.errors import ArgumentError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
@@ -146,6 +146,8 @@ def compress(
     if not is_auto(student) and (max_bytes or max_latency):
         name, value = ("max_bytes", max_bytes) if max_bytes else ("max_latency", max_latency)
         raise ArgumentError(name, f"{value} beside student={shown(student)}", 'student="auto"')
+    if not is_auto(student):
+        check_student(student)
     decided = ("steps", "held_out", "precompute", "seed")
     defaults: dict[str, Any] = {"seed": seed, "progress": progress}
     training = Training.from_options(options, decided, compress, **defaults)

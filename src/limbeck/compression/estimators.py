@@ -318,8 +318,8 @@ class DistilledClassifier(Scored, ClassifierMixin, Distilled):
     Arguments:
         teacher: A fitted one stays as it is, also in clones; a clone of one that is not is fitted
             first. Default: None, a random forest of 100 trees.
-        student: Hidden sizes, a name, a tree of scikit-learn, or a torch module. Default: None, a
-            net (50, 30) or, of 1,000 rows or more, as of `limbeck.compress`.
+        student: Hidden sizes, a name, a tree or forest of scikit-learn, or a torch module.
+            Default: None, a net (50, 30) or, of 1,000 rows or more, as of `limbeck.compress`.
         loss: From `limbeck.losses`, or a name. Default: cross entropy, or square error.
         inputs: The source of inputs. Default: "auto"; of fewer than 1,000 rows, "munge".
         pool: Number of inputs that the teacher labels. Default: as of `limbeck.compress`; of fewer

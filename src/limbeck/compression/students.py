@@ -107,6 +107,27 @@ def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:
         return torch.cat([encoder(part_of(x, at, 10_000)) for at in range(0, rows(x), 10_000)])
 
 
+def check_student(spec: object) -> None:
+    r"""Refuse what is no student, before a teacher is queried for it."""
+    fitted = (isinstance(spec, str) and spec in FITTED) or is_tree_estimator(spec)
+    if not fitted and not isinstance(spec, nn.Module):
+        hidden_sizes(spec)
+
+
+def hidden_sizes(spec: object) -> tuple[int, ...]:
+    r"""The widths of the hidden layers of a net."""
+    if isinstance(spec, str) and spec != "linear":
+        raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
+    hidden: Any = () if isinstance(spec, str) else (spec,) if is_count(spec) else spec
+    if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
+        expected = (
+            'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
+            "scikit-learn's decision trees and forests"
+        )
+        raise ArgumentError("student", shown(spec), expected)
+    return tuple(map(int, hidden))
+
+
 def build_student(
     spec: object, x: X, outputs: int, task: str, *, encoder: nn.Module | None = None, seed: int = 0
 ) -> nn.Module | Fitted:
@@ -121,22 +142,11 @@ def build_student(
         return Fitted("boosted", task, encoder, seed, options=options)
     if is_tree_estimator(spec):
         return Fitted("estimator", task, encoder, seed, spec)
-    hidden: Any = (spec,) if is_count(spec) else spec
-    if isinstance(spec, str):
-        if spec != "linear":
-            raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
-        hidden = ()
-    if not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
-        expected = (
-            'hidden sizes as in (50, 30), "linear", "tree", "boosted", a torch module, or one of '
-            "scikit-learn's decision trees and forests"
-        )
-        raise ArgumentError("student", shown(spec), expected)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
     form, start = "logits" if task == "classification" else "values", torch.Generator()
-    widths = (table[0].numel(), *map(int, hidden), outputs)
+    widths = (table[0].numel(), *hidden_sizes(spec), outputs)
     network = MLP(*widths, output_form=form, generator=start.manual_seed(seed))
     return Preprocessed(network, shift, scale, encoder=encoder)
 
