@@ -20,7 +20,7 @@ from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
 from limbeck.distributions.conversion import adapt, validation
 from limbeck.errors import ArgumentError
-from limbeck.posteriors.coordinates import NAMED, Part, between, parts_of
+from limbeck.posteriors.coordinates import NAMED, Part, as_constraint, parts_of
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
@@ -94,7 +94,7 @@ class Segment(NamedTuple):
     def transform(self) -> Transform:
         r"""From real numbers, as many as there are: K to a simplex of K numbers."""
         ends = (self.low, self.high)
-        return transform_to(VECTORS[ends] if self.length else between(*ends))
+        return transform_to(VECTORS[ends] if self.length else as_constraint(ends, "supports"))
 
     def inverse(self, values: Tensor) -> Tensor:
         r"""The inverse of `transform`; a number at an end is moved inwards a little."""
@@ -112,6 +112,7 @@ class Supports:
             Segment(sum(segment.size for segment in same), *support)
             for support, same in groupby(segments, lambda segment: segment[1:])
         ]
+        self.transforms = [segment.transform for segment in self.segments]
         self.plain = all(segment[1:] == Segment(0)[1:] for segment in self.segments)
 
     @classmethod
@@ -121,17 +122,21 @@ class Supports:
 
     def constrain(self, free: Tensor) -> Tensor:
         r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
-        return free if self.plain else self._map(lambda segment, u: segment.transform(u), free)
+        return free if self.plain else self._map(self.transforms, free)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        return self._map(Segment.inverse, rows)
+        return self._map([segment.inverse for segment in self.segments], rows)
 
-    def _map(self, function: Callable[[Segment, Tensor], Tensor], rows: Tensor) -> Tensor:
-        pieces = rows.split([segment.size for segment in self.segments], -1)
-        return torch.cat([
-            function(segment, piece.unflatten(-1, (-1, segment.length or 1))).flatten(-2)
-            for segment, piece in zip(self.segments, pieces, strict=True)
-        ], -1)  # fmt: skip
+    def _map(self, functions: Iterable[Callable[[Tensor], Tensor]], rows: Tensor) -> Tensor:
+        r"""What the function of each segment gives for its numbers, with vectors on an axis."""
+        results, pieces = [], rows.split([segment.size for segment in self.segments], -1)
+        for segment, function, piece in zip(self.segments, functions, pieces, strict=True):
+            if segment.length:
+                vectors = piece.unflatten(-1, (-1, segment.length))
+                results.append(function(vectors).flatten(-2))
+            else:
+                results.append(function(piece))
+        return torch.cat(results, -1)
 
     def encoded(self) -> Tensor:
         r"""The supports as a table of numbers (segments, 4), which `decoded` reads."""
@@ -162,9 +167,9 @@ class SampleBag(nn.Module):
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
-        support: By name, the supports of variables that are not real, as in `log_evidence`; as many
-            free numbers are trained as a draw has, which no Cholesky factor allows. "auto" keeps
-            variables positive whose stored draws all are. None: all are real. Default: "auto".
+        support: By name, the supports of variables that are not real, as in `log_evidence`, but no
+            Cholesky factors. None means that all are real; "auto" keeps variables positive whose
+            stored draws all are. Default: "auto".
         weighted: Whether components have trained weights, or equal ones. Default: False.
         start: "draws" of the posterior, or "normal" random numbers in unconstrained space, as in
             the source text's experiments. Default: "draws".

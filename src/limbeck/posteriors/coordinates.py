@@ -54,13 +54,6 @@ ACCEPTED = (
 )
 
 
-def between(low: float, high: float) -> Constraint:
-    r"""Numbers between two ends, which may be infinite."""
-    if high == math.inf:
-        return constraints.real if low == -math.inf else constraints.greater_than(low)
-    return constraints.less_than(high) if low == -math.inf else constraints.interval(low, high)
-
-
 def as_constraint(support: Any, argument: str) -> Constraint:
     r"""The support that a name, a pair of ends (None: without end) or a constraint stands for."""
     if support is None:
@@ -77,7 +70,10 @@ def as_constraint(support: Any, argument: str) -> Constraint:
             raise ArgumentError(argument, shown(support), ACCEPTED) from None
         if not low < high:
             raise ArgumentError(argument, shown(support), "a pair (low, high) with low < high")
-        return between(low, high)
+        if high == math.inf:
+            return constraints.real if low == -math.inf else constraints.greater_than(low)
+        below = low == -math.inf
+        return constraints.less_than(high) if below else constraints.interval(low, high)
     try:
         biject_to(support)
     except (NotImplementedError, AttributeError, TypeError):
@@ -153,8 +149,8 @@ def parts_of(structure: Structure, support: Any) -> list[Part]:
         parts = []
         for key, run in groupby(columns, lambda column: column if column in own else None):
             if key is None:
-                place = [*run]
-                parts.append(Part("draws", place, (len(place),), None, "support"))
+                rest = [*run]
+                parts.append(Part("draws", rest, (len(rest),), None, "support"))
             else:
                 parts.append(Part(f"draws[..., {key}]", run, (), own[key], f"support[{key}]"))
         return parts
