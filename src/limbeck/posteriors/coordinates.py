@@ -108,8 +108,8 @@ class Part:
         u = u.reshape(len(u), *self.transform.inverse_shape(self.shape))
         x = self.transform(u)
         volume = self.transform.log_abs_det_jacobian(u, x)
-        if not self.transform.codomain.event_dim:  # none where rounding led out of the support
-            volume = torch.where(self.transform.codomain.check(x), volume, -math.inf)
+        if not self.constraint.event_dim:  # none where rounding led out of the support
+            volume = torch.where(self.constraint.check(x), volume, -math.inf)
         return x.reshape(len(u), -1), volume.reshape(len(u), -1).sum(1)
 
     def check(self, rows: Tensor) -> Tensor:
