@@ -479,7 +479,7 @@ def test_a_student_that_leaves_where_it_makes_sense_is_warned_of():
         ({"stepss": 3}, "stepss", "an unknown name", "did you mean 'steps'"),
         ({"student": "net"}, "student", "'net'", ""),
         ({"components": 401}, "components", "^401$", "at most 400"),
-        ({"support": {"w": "positive"}}, "support", "a support of 'w'", ""),
+        ({"support": {"w": "positive"}}, "support", "'w'", "positions from 0 to 1"),
         ({"draws_per_input": 0, "online": True}, "draws_per_input", "^0$", ""),
         ({"predict": lambda w, x: x @ w}, "predict", "^a Tensor", ""),
         (

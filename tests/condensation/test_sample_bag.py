@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.condensation.sample_bag import SampleBag, as_segment, positive_variables
+from limbeck.condensation.sample_bag import SampleBag, positive_variables
 from limbeck.distributions import Bernoulli, Mixture, Normal
 from limbeck.errors import CheckpointError
 from limbeck.posteriors.draws import Structure
@@ -200,7 +200,7 @@ def test_what_cannot_be_made_is_refused():
         SampleBag(few, few)
     with refused("start", "'zero'"):
         SampleBag(logistic, few, 2, start="zero")
-    with refused("support", "draws of alpha.* are not"):
+    with refused("draws['alpha']", "draws such as"):
         SampleBag(predict, POSTERIOR, 2, support={"alpha": "positive"})
     assert "2 components of a vector of 2, equal weights" in repr(SampleBag(logistic, few, 2))
 
@@ -214,7 +214,21 @@ def test_a_structure_alone_makes_an_empty_bag_with_supports():
 def test_an_array_is_no_support():
     for value in (np.array([1, "a", None], dtype=object), torch.zeros(3)):
         with refused("support"):
-            as_segment(value, (3,), "support")
+            SampleBag(logistic, torch.randn(5, 3), 2, support=value)
+
+
+def test_ordered_variables_stay_ordered_and_are_read_back(tmp_path):
+    draws = {"cut": torch.randn(2, 50, 3, dtype=DOUBLE, generator=G).sort(-1).values}
+    bag = SampleBag(predict, draws, 4, support="ordered")
+    distance = torch.cdist(bag.draws["cut"].detach(), draws["cut"].flatten(0, 1))
+    assert distance.min(1).values.max() < 1e-9  # they start at draws
+    with torch.no_grad():
+        bag.free.mul_(5)
+    assert (bag._draws["cut"].diff(dim=-1) > 0).all()
+    lb.Result(bag, {"loss": [1.0]}, 1, "done", 0.0).save(tmp_path)
+    empty = SampleBag(predict, bag.structure, 4, dtype=DOUBLE)
+    again = lb.load(tmp_path, student=empty).student
+    assert torch.equal(again._draws["cut"], bag._draws["cut"])
 
 
 def test_inputs_are_arrays_or_are_refused():

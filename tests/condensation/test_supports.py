@@ -1,13 +1,16 @@
 r"""Supports: free numbers reach them and nothing else, and come back."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributions import constraints
 
-from limbeck.condensation.sample_bag import Segment, Supports, as_segment
+from limbeck.condensation.sample_bag import Supports
+from limbeck.posteriors.coordinates import parts_of
 from limbeck.posteriors.draws import Structure
 from tests.refusals import refused
 
@@ -20,34 +23,44 @@ def tensor(values):
     return torch.tensor(values, dtype=DOUBLE)
 
 
-@pytest.mark.parametrize(
-    "support",
-    [Segment(1), Segment(1, 0, 2.0), Segment(1, 0, -math.inf, -1.0), Segment(1, 0, -3.0, 7.0)],
-)
+def check(rows, structure, support):
+    for part in parts_of(structure, support):
+        part.check(rows.double())
+
+
+@pytest.mark.parametrize("support", [None, (0, 2.0), (None, -1.0), (-3.0, 7.0), "ordered"])
 @given(free=st.lists(st.floats(-25, 25), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=30)
 def test_free_numbers_are_held_within_and_come_back(support, free):
-    free = tensor(free)
-    held = support.constrain(free)
-    assert not support.outside(held).any()
+    vector = Structure(("",), ((len(free),),))
+    supports = Supports.of(support, vector)
+    held = supports.constrain(tensor([free]))
+    check(held, vector, support)
     torch.testing.assert_close(
-        support.constrain(support.unconstrain(held)), held, rtol=1e-9, atol=1e-12
+        supports.constrain(supports.unconstrain(held)), held, rtol=1e-9, atol=1e-12
     )
 
 
 def test_a_simplex_sums_to_one_and_comes_back():
-    simplex, free = Segment(6, 3, 0.0, 1.0), torch.randn(5, 6, dtype=DOUBLE)
+    structure = Structure(("mix",), ((2, 3),))
+    simplex, free = Supports.of("simplex", structure), torch.randn(5, 6, dtype=DOUBLE)
     held = simplex.constrain(free)
-    torch.testing.assert_close(held.unflatten(-1, (2, 3)).sum(-1), torch.ones(5, 2, dtype=DOUBLE))
-    assert not simplex.outside(held).any()
+    torch.testing.assert_close(held, free.unflatten(-1, (2, 3)).softmax(-1).flatten(-2))
     torch.testing.assert_close(simplex.constrain(simplex.unconstrain(held)), held)
 
 
 def test_numbers_at_the_ends_become_finite_free_ones():
-    for support, ends in ((Segment(1, 0, 0.0), [0.0]), (Segment(2, 0, 0.0, 1.0), [0.0, 1.0])):
-        free = support.unconstrain(tensor(ends))
+    for support, ends in (
+        ("positive", [0.0]),
+        ("unit_interval", [0.0, 1.0]),
+        ("simplex", [0.0, 1.0]),
+    ):
+        vector = Structure(("",), ((len(ends),),))
+        supports = Supports.of(support, vector)
+        check(tensor([ends]), vector, support)
+        free = supports.unconstrain(tensor(ends))
         assert free.isfinite().all()
-        torch.testing.assert_close(support.constrain(free), tensor(ends), rtol=0, atol=1e-10)
+        torch.testing.assert_close(supports.constrain(free), tensor(ends), rtol=0, atol=1e-10)
 
 
 def test_each_variable_is_held_by_its_own_support():
@@ -61,7 +74,7 @@ def test_each_variable_is_held_by_its_own_support():
     torch.testing.assert_close(draws["mix"].sum(-1), torch.ones(50, 2, dtype=DOUBLE))
     back = supports.unconstrain(STRUCTURE.flatten(draws))
     torch.testing.assert_close(supports.constrain(back), STRUCTURE.flatten(draws))
-    supports.check(STRUCTURE.flatten(draws), STRUCTURE)
+    check(STRUCTURE.flatten(draws), STRUCTURE, GIVEN)
 
 
 def test_real_numbers_stay_as_they_are():
@@ -75,7 +88,7 @@ def test_numbers_of_a_vector_have_supports_by_their_places():
     vector = Structure(("",), ((3,),))
     supports = Supports.of({2: "positive"}, vector)
     assert torch.equal(supports.constrain(tensor([-1.0, -2.0, 0.0])), tensor([-1.0, -2.0, 1.0]))
-    assert (Supports.of("unit", vector).constrain(tensor([-1.0, 0.0, 9.0])) < 1).all()
+    assert (Supports.of("unit_interval", vector).constrain(tensor([-1.0, 0.0, 9.0])) < 1).all()
     assert Supports.of("simplex", vector).constrain(tensor([0.0, 0.0, 0.0])).sum() == 1
 
 
@@ -83,6 +96,25 @@ def test_supports_survive_as_a_table_of_numbers():
     supports = Supports.of(GIVEN, STRUCTURE)
     again = Supports.decoded(supports.encoded(), STRUCTURE.dim)
     assert again.segments == supports.segments
+    before = [[2, 0, -math.inf, math.inf], [1, 0, 0, math.inf], [3, 0, -1, 2.5], [6, 3, 0, 1]]
+    assert supports.encoded().tolist() == before  # as in the files of version 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "constraint"),
+    [
+        ("positive", constraints.positive),
+        ((0, None), constraints.nonnegative),
+        ((-1, 2), constraints.interval(torch.tensor(-1.0), torch.tensor(2.0))),
+        ("unit_interval", "unit"),
+        ("simplex", constraints.simplex),
+        (None, constraints.real_vector),
+    ],
+)
+def test_constraints_are_the_supports_that_they_name(name, constraint):
+    structure = Structure(("a", "b"), ((3,), ()))
+    one, other = (Supports.of({"a": support}, structure) for support in (name, constraint))
+    assert one.segments == other.segments
 
 
 def test_derivatives_pass_through_all_supports():
@@ -94,7 +126,7 @@ def test_derivatives_pass_through_all_supports():
 @pytest.mark.parametrize(
     ("support", "argument", "received", "expected"),
     [
-        ({"tau": "positive"}, "support", "a support of 'tau'", ""),
+        ({"tau": "positive"}, "support", "'tau'", "'sigma'"),
         (
             {"sigma": "positiv"},
             "support['sigma']",
@@ -103,8 +135,10 @@ def test_derivatives_pass_through_all_supports():
         ),
         ({"sigma": (1, 1)}, "support['sigma']", r"^\(1, 1\)$", ""),
         ({"sigma": 3}, "support['sigma']", "^3$", "'real'"),
-        ({"sigma": "simplex"}, "support['sigma']", r"a simplex for a variable of shape \(\)", ""),
-        ("positive", "support", "'positive'", ""),
+        ({"sigma": "simplex"}, "draws['sigma']", r"shape \(\)", "1 axes for 'simplex'"),
+        ({"mix": constraints.corr_cholesky}, "support", "CorrCholesky", "simplex"),
+        ({"p": constraints.less_than(torch.zeros(3))}, "support", "draws", "two ends"),
+        ({"p": torch.zeros(2)}, "support['p']", "", "'ordered'"),
     ],
 )
 def test_what_is_no_support_is_refused(support, argument, received, expected):
@@ -115,23 +149,32 @@ def test_what_is_no_support_is_refused(support, argument, received, expected):
 def test_draws_outside_are_refused_by_name():
     rows = torch.ones(10, STRUCTURE.dim)
     rows[3:5, 2] = -1
-    supports = Supports.of({"sigma": "positive"}, STRUCTURE)
-    with refused("support", "2 of 10 draws of sigma are not"):
-        supports.check(rows, STRUCTURE)
+    with refused("draws['sigma']", "2 of 10 draws such as -1"):
+        check(rows, STRUCTURE, {"sigma": "positive"})
 
 
-def test_what_is_outside_is_found_on_both_sides():
-    values = tensor([-3.1, -3.0, 0.0, 7.0, 7.1])
-    ends = {(-3.0, 7.0): [0, 4], (-3.0, None): [0], (None, 7.0): [4], "real": []}
-    for support, outside in ends.items():
-        segment = as_segment(support, (), "support")
-        assert segment.outside(values).nonzero()[:, 0].tolist() == outside
-    rows = tensor([[0.2, 0.3, 0.5, 1.0, 0.0, 0.0], [0.2, 0.3, 0.6, 1.5, -0.5, 0.0]])
-    found = Segment(6, 3, 0.0, 1.0).outside(rows).tolist()
-    assert found[0] == [False] * 6  # up to rounding
-    assert found[1] == [True, True, True, False, True, False]  # a wrong sum, a negative number
+@pytest.mark.parametrize(
+    ("support", "outside"),
+    [((-3.0, 7.0), [0, 4]), ((-3.0, None), [0]), ((None, 7.0), [4]), ("real", [])],
+)
+def test_what_is_outside_is_refused_on_both_sides(support, outside):
+    structure = Structure(("a",), ((),))
+    for k, value in enumerate([-3.1, -3.0, 0.0, 7.0, 7.1]):
+        with refused("draws['a']", "draws such as") if k in outside else nullcontext():
+            check(tensor([[value]]), structure, support)
 
 
-def test_supports_are_described_in_words():
-    assert str(as_segment("positive", (), "support")) == "numbers between 0 and inf"
-    assert str(as_segment("simplex", (3,), "support")) == "3 nonnegative numbers with the sum 1"
+def test_what_is_no_simplex_or_not_in_order_is_refused():
+    structure = Structure(("a",), ((2, 3),))
+    check(tensor([[0.2, 0.3, 0.5, 1.0, 0.0, 0.0]]), structure, "simplex")
+    check(tensor([[0.2, 0.3, 0.5, -1.0, 0.0, 7.0]]), structure, "ordered")
+    many = Structure(("a",), ((1000,),))
+    check(torch.full((1, 1000), 0.001), many, "simplex")
+    for wrong, of, support in (
+        (tensor([[0.2, 0.3, 0.6, 1.0, 0.0, 0.0]]), structure, "simplex"),
+        (tensor([[0.2, 0.3, 0.5, 1.5, -0.5, 0.0]]), structure, "simplex"),
+        (torch.full((1, 1000), 0.00101), many, "simplex"),
+        (tensor([[0.2, 0.3, 0.25, 0.0, 1.0, 2.0]]), structure, "ordered"),
+    ):
+        with refused("draws['a']", "1 of 1 draws"):
+            check(wrong, of, support)

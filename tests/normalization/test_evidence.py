@@ -62,6 +62,20 @@ def test_coordinates_are_inverse_with_the_volume_of_autograd():
         torch.testing.assert_close(torch.linalg.slogdet(jacobian)[1], log_volume)
 
 
+@pytest.mark.parametrize(("support", "u"), [("positive", -800.0), ((1, None), -50.0)])
+def test_there_is_no_density_where_rounding_leads_out_of_a_support(support, u):
+    coordinates = Coordinates(Structure(("a",), ((),)), {"a": support})
+    x, volume = coordinates.constrained(torch.tensor([[u], [0.5]], dtype=torch.float64))
+    assert x[0] == (0 if support == "positive" else 1)
+    assert volume.tolist() == [-math.inf, 0.5]
+
+
+@pytest.mark.parametrize("position", [3, -4, 0.5, "x", "mu"])
+def test_positions_of_a_vector_are_whole_numbers_within(position):
+    with refused("support", repr(position), expected="positions from 0 to 2"):
+        Coordinates(Structure(("",), ((3,),)), {0: "positive", position: "positive"})
+
+
 @pytest.mark.parametrize(
     "function",
     [

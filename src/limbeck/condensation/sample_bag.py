@@ -3,21 +3,24 @@ r"""A bag of a few trained pseudo-draws: a Monte Carlo average at a fraction of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import groupby
 from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import constraints, transform_to
+from torch.distributions.transforms import Transform
 
-from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments, choice
+from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments
 from limbeck.arrays import X, as_dict, as_numbers, as_part, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
 from limbeck.distributions.conversion import adapt, validation
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError
+from limbeck.posteriors.coordinates import NAMED, Part, as_constraint, parts_of
 from limbeck.posteriors.draws import Draws, Structure
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
@@ -58,69 +61,47 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
 _load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 
 
+# constraints of single numbers; and those of vectors, with the ends that stand for them in files
+BETWEEN = (
+    type(constraints.real), constraints.greater_than, constraints.greater_than_eq,
+    constraints.less_than, constraints.interval, constraints.half_open_interval,
+)  # fmt: skip
+VECTORS = {(0.0, 1.0): NAMED["simplex"], (-math.inf, math.inf): NAMED["ordered"]}
+
+
 class Segment(NamedTuple):
-    r"""Neighbouring numbers of a draw in one support: between two ends, or simplexes."""
+    r"""Neighbouring numbers of a draw in one support: between two ends, or vectors."""
 
     size: int
-    simplex: int = 0  # the numbers of each simplex; 0 of numbers between two ends
+    length: int = 0  # of each simplex or ordered vector, see `VECTORS`; 0 of single numbers
     low: float = -math.inf
     high: float = math.inf
 
-    def constrain(self, free: Tensor) -> Tensor:
-        if self.simplex:
-            return free.unflatten(-1, (-1, self.simplex)).softmax(-1).flatten(-2)
-        if self.low == -math.inf:
-            return free if self.high == math.inf else self.high - free.exp()
-        if self.high == math.inf:
-            return self.low + free.exp()
-        return self.low + (self.high - self.low) * free.sigmoid()
+    @classmethod
+    def of(cls, part: Part) -> Segment:
+        constraint, size = part.constraint, len(part.columns)
+        for ends, vector in VECTORS.items():
+            if type(constraint) is type(vector):
+                return cls(size, part.shape[-1], *ends)
+        low = torch.as_tensor(getattr(constraint, "lower_bound", -math.inf))
+        high = torch.as_tensor(getattr(constraint, "upper_bound", math.inf))
+        if low.ndim or high.ndim or not isinstance(constraint, BETWEEN):
+            expected = "numbers between two ends, a simplex or an ordered vector, for a bag"
+            raise ArgumentError("support", f"{part.support} of {part.name}", expected)
+        return cls(size, 0, low.item(), high.item())
 
-    def unconstrain(self, values: Tensor) -> Tensor:
-        r"""The inverse of `constrain`; a number at an end is moved inwards a little."""
-        tiny, eps = torch.finfo(values.dtype).tiny, torch.finfo(values.dtype).eps
-        if self.simplex:
-            return values.clamp_min(tiny).log()
-        if self.low == -math.inf:
-            return values if self.high == math.inf else (self.high - values).clamp_min(tiny).log()
-        if self.high == math.inf:
-            return (values - self.low).clamp_min(tiny).log()
-        return ((values - self.low) / (self.high - self.low)).logit(eps)
+    @property
+    def transform(self) -> Transform:
+        r"""From real numbers, as many as there are: K to a simplex of K numbers."""
+        ends = (self.low, self.high)
+        return transform_to(VECTORS[ends] if self.length else as_constraint(ends, "supports"))
 
-    def outside(self, values: Tensor) -> Tensor:
-        if not self.simplex:
-            return (values < self.low) | (values > self.high)
-        sums = values.unflatten(-1, (-1, self.simplex)).sum(-1)
-        return (values < 0) | ((sums - 1).abs() > 1e-3).repeat_interleave(self.simplex, -1)
-
-    def __str__(self) -> str:
-        if self.simplex:
-            return f"{self.simplex} nonnegative numbers with the sum 1"
-        return f"numbers between {self.low:g} and {self.high:g}"
-
-
-NAMES = {"real": (None, None), "positive": (0, None), "unit": (0, 1)}
-
-
-def as_segment(value: Any, shape: tuple[int, ...], argument: str) -> Segment:
-    r"""The support of a variable, by name or as (low, high)."""
-    if isinstance(value, str):
-        choice(argument, value, (*NAMES, "simplex"))
-    size = math.prod(shape)
-    if isinstance(value, str) and value == "simplex":
-        if not shape or shape[-1] < 2:
-            received = f"a simplex for a variable of shape {shape}"
-            raise ArgumentError(argument, received, "a variable whose last axis is a simplex")
-        return Segment(size, shape[-1], 0.0, 1.0)
-    try:
-        low, high = NAMES[value] if isinstance(value, str) else value
-        low = -math.inf if low is None else float(low)
-        high = math.inf if high is None else float(high)
-    except (TypeError, ValueError):
-        expected = f"{', '.join(map(repr, NAMES))}, 'simplex', or (low, high), one maybe None"
-        raise ArgumentError(argument, shown(value), expected) from None
-    if not low < high:
-        raise ArgumentError(argument, shown(value), "ends with low < high")
-    return Segment(size, 0, low, high)
+    def inverse(self, values: Tensor) -> Tensor:
+        r"""The inverse of `transform`; a number at an end is moved inwards a little."""
+        free, info = self.transform.inv(values), torch.finfo(values.dtype)
+        if math.isfinite(self.high - self.low):
+            return free.clamp_min(math.log(info.eps))
+        return free.nan_to_num(math.nan, math.inf, math.log(info.tiny))
 
 
 class Supports:
@@ -131,53 +112,31 @@ class Supports:
             Segment(sum(segment.size for segment in same), *support)
             for support, same in groupby(segments, lambda segment: segment[1:])
         ]
+        self.transforms = [segment.transform for segment in self.segments]
         self.plain = all(segment[1:] == Segment(0)[1:] for segment in self.segments)
 
     @classmethod
     def of(cls, support: object, structure: Structure) -> Supports:
-        r"""The supports by name, of a vector by place, or one for all; unnamed ones are real."""
-        supports: Any = {} if support is None else support
-        known: list[Any] = ["", *range(structure.dim)] if structure.vector else [*structure.names]
-        if structure.vector and not isinstance(supports, Mapping):
-            simplex = isinstance(support, str) and support == "simplex"
-            supports = dict.fromkeys(known[:1] if simplex else known[1:], support)
-        if not isinstance(supports, Mapping):
-            raise ArgumentError("support", shown(support), "a dict of supports by variable")
-        for name in supports:
-            if name not in known:
-                raise ArgumentError("support", f"a support of {name!r}", f"a dict of {structure}")
-        variables: Any = zip(structure.names, structure.shapes, strict=True)
-        if structure.vector and "" not in supports:
-            variables = ((place, ()) for place in range(structure.dim))
-        return cls(
-            as_segment(supports.get(name, "real"), shape, f"support[{name!r}]")
-            for name, shape in variables
-        )
+        r"""The supports that a user gave; see `parts_of`."""
+        return cls(map(Segment.of, parts_of(structure, support)))
 
     def constrain(self, free: Tensor) -> Tensor:
         r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
-        if self.plain:
-            return free
-        return torch.cat([segment.constrain(part) for segment, part in self._parts(free)], -1)
+        return free if self.plain else self._map(self.transforms, free)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        return torch.cat([segment.unconstrain(part) for segment, part in self._parts(rows)], -1)
+        return self._map([segment.inverse for segment in self.segments], rows)
 
-    def _parts(self, rows: Tensor) -> Iterator[tuple[Segment, Tensor]]:
-        parts = rows.split([segment.size for segment in self.segments], -1)
-        return zip(self.segments, parts, strict=True)
-
-    def check(self, rows: Tensor, structure: Structure) -> None:
-        r"""Refuse draws (n, dim) that are not in their supports."""
-        start = 0
-        for segment, part in self._parts(rows):
-            outside = segment.outside(part)
-            if bool(outside.any()):
-                label = structure.label(start + int(outside.any(0).nonzero()[0]))
-                count = f"{int(outside.any(1).sum()):,} of {len(rows):,} draws of {label} are not"
-                expected = "a support that holds all draws"
-                raise ArgumentError("support", f"{segment}, and {count}", expected)
-            start += segment.size
+    def _map(self, functions: Iterable[Callable[[Tensor], Tensor]], rows: Tensor) -> Tensor:
+        r"""What the function of each segment gives for its numbers, with vectors on an axis."""
+        results, pieces = [], rows.split([segment.size for segment in self.segments], -1)
+        for segment, function, piece in zip(self.segments, functions, pieces, strict=True):
+            if segment.length:
+                vectors = piece.unflatten(-1, (-1, segment.length))
+                results.append(function(vectors).flatten(-2))
+            else:
+                results.append(function(piece))
+        return torch.cat(results, -1)
 
     def encoded(self) -> Tensor:
         r"""The supports as a table of numbers (segments, 4), which `decoded` reads."""
@@ -189,13 +148,13 @@ class Supports:
         rows: list[Any] = table.tolist() if table.ndim == 2 and table.shape[1] == 4 else []
         valid = sum(row[0] for row in rows) == dim and all(
             size >= 1 and size == int(size) and low < high
-            and (simplex == 0 or (simplex >= 2 and size % simplex == 0))
-            for size, simplex, low, high in rows
+            and (length == 0 or (length >= 1 and size % length == 0 and (low, high) in VECTORS))
+            for size, length, low, high in rows
         )  # fmt: skip
         if not valid:
             received = f"a table {tuple(table.shape)} of others, or not finite"
             raise ArgumentError("supports", received, f"sizes and ends of {dim:,} numbers")
-        return cls(Segment(int(n), int(simplex), *ends) for n, simplex, *ends in rows)
+        return cls(Segment(int(n), int(length), *ends) for n, length, *ends in rows)
 
 
 class SampleBag(nn.Module):
@@ -208,9 +167,9 @@ class SampleBag(nn.Module):
         predict: The user's function of one draw and all of x, in torch.
         like: The posterior, stored or a stream; or a `Structure`, for parameters to be loaded.
         components: The number of pseudo-draws. Default: 10.
-        support: Bounds of variables, by name: "positive", "unit", "simplex", or (low, high). None
-            means no bounds; "auto" keeps variables positive whose stored draws all are. Default:
-            "auto".
+        support: By name, the supports of variables that are not real, as in `log_evidence`, but no
+            Cholesky factors. None means that all are real; "auto" keeps variables positive whose
+            stored draws all are. Default: "auto".
         weighted: Whether components have trained weights, or equal ones. Default: False.
         start: "draws" of the posterior, or "normal" random numbers in unconstrained space, as in
             the source text's experiments. Default: "draws".
@@ -253,7 +212,8 @@ class SampleBag(nn.Module):
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
         rows, self.structure, support = _initial_draws(like, count, support, generator)
         self.supports = Supports.of(support, self.structure)
-        self.supports.check(rows, self.structure)
+        for part in parts_of(self.structure, support):
+            part.check(rows.double())
         if dtype is None:
             parts = like.values() if isinstance(like, dict) else [like]
             typed = all(isinstance(part, Tensor) for part in parts)

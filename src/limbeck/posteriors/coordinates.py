@@ -3,27 +3,19 @@ r"""Unconstrained coordinates of draws: a support of each variable, with its bij
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to, constraints, transform_to
+from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import Transform
 
 from limbeck.arrays import label
 from limbeck.errors import ArgumentError, shown
 from limbeck.posteriors.draws import Structure
-
-IDENTITY = biject_to(constraints.real)
-NAMED = {
-    "real": constraints.real, "positive": constraints.positive,
-    "unit_interval": constraints.unit_interval, "simplex": constraints.simplex,
-}  # fmt: skip
-ACCEPTED = (
-    "'real', 'positive', 'unit_interval', 'simplex', 'ordered', a pair (low, high), or a "
-    "torch.distributions constraint"
-)
 
 
 class OrderedTransform(Transform):
@@ -43,55 +35,86 @@ class OrderedTransform(Transform):
         return x[..., 1:].sum(-1)
 
 
-def _transform(support: Any, argument: str) -> Transform:
-    r"""The bijection from real numbers to a support."""
+class Ordered(Constraint):
+    r"""Vectors whose values increase, which torch has no constraint for."""
+
+    event_dim = 1
+
+
+for registry in (biject_to, transform_to):
+    registry.register(Ordered, lambda constraint: OrderedTransform())
+NAMED: dict[str, Constraint] = {
+    "real": constraints.real, "positive": constraints.positive,
+    "unit_interval": constraints.unit_interval, "unit": constraints.unit_interval,
+    "simplex": constraints.simplex, "ordered": Ordered(),
+}  # fmt: skip
+ACCEPTED = (
+    "'real', 'positive', 'unit_interval', 'simplex', 'ordered', a pair (low, high), or a "
+    "torch.distributions constraint"
+)
+
+
+def as_constraint(support: Any, argument: str) -> Constraint:
+    r"""The support that a name, a pair of ends (None: without end) or a constraint stands for."""
+    if support is None:
+        return constraints.real
+    if isinstance(support, str):
+        if support not in NAMED:
+            raise ArgumentError.unknown(argument, support, NAMED)
+        return NAMED[support]
     if isinstance(support, tuple | list) and len(support) == 2:
         try:
-            low, high = map(float, support)
+            low = -math.inf if support[0] is None else float(support[0])
+            high = math.inf if support[1] is None else float(support[1])
         except (TypeError, ValueError):
             raise ArgumentError(argument, shown(support), ACCEPTED) from None
         if not low < high:
             raise ArgumentError(argument, shown(support), "a pair (low, high) with low < high")
         if high == math.inf:
-            support = constraints.real if low == -math.inf else constraints.greater_than(low)
-        else:
-            below = low == -math.inf
-            support = constraints.less_than(high) if below else constraints.interval(low, high)
-    if isinstance(support, str):
-        if support == "ordered":
-            return OrderedTransform()
-        if support not in NAMED:
-            raise ArgumentError.unknown(argument, support, (*NAMED, "ordered"))
-        support = NAMED[support]
-    if support is None or support is constraints.real or support is constraints.real_vector:
-        return IDENTITY
+            return constraints.real if low == -math.inf else constraints.greater_than(low)
+        below = low == -math.inf
+        return constraints.less_than(high) if below else constraints.interval(low, high)
     try:
-        return biject_to(support)
+        biject_to(support)
     except (NotImplementedError, AttributeError, TypeError):
         raise ArgumentError(argument, shown(support), ACCEPTED) from None
+    return constraints.real if support is constraints.real_vector else support
 
 
-class _Part(NamedTuple):
-    r"""Some numbers of a row, with one support."""
+class Part:
+    r"""Some numbers of a row of draws, with one support.
 
-    name: str  # for errors, as "draws['sigma']"
-    columns: list[int]
-    shape: tuple[int, ...]
-    transform: Transform
-    support: str  # as the user gave it
+    Arguments:
+        name: Their name in errors, as "draws['sigma']".
+        columns: Their places in a row.
+        shape: The shape of the variable in one draw.
+        support: Their support, as the user gave it.
+        argument: The name of `support` in errors.
+    """
+
+    def __init__(
+        self, name: str, columns: Iterable[int], shape: tuple[int, ...], support: Any, argument: str
+    ) -> None:
+        self.name, self.columns, self.shape = name, list(columns), shape
+        self.support, self.constraint = shown(support), as_constraint(support, argument)
+        self.transform = biject_to(self.constraint)
+        least = max(self.transform.domain.event_dim, self.transform.codomain.event_dim)
+        if len(shape) < least:
+            expected = f"at least {least} axes for {self.support}"
+            raise ArgumentError(name, f"the shape {shape} of one draw", expected)
 
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Values (n, columns) of unconstrained ones (n, size), and the log volume (n,)."""
         u = u.reshape(len(u), *self.transform.inverse_shape(self.shape))
         x = self.transform(u)
         volume = self.transform.log_abs_det_jacobian(u, x)
-        if not self.transform.codomain.event_dim:  # none where rounding led out of the support
-            volume = torch.where(self.transform.codomain.check(x), volume, -math.inf)
+        if not self.constraint.event_dim:  # none where rounding led out of the support
+            volume = torch.where(self.constraint.check(x), volume, -math.inf)
         return x.reshape(len(u), -1), volume.reshape(len(u), -1).sum(1)
 
-    def unconstrained(self, x: Tensor) -> Tensor:
-        r"""The inverse of `constrained`; values outside the support are refused."""
-        shaped = x.reshape(len(x), *self.shape)
+    def check(self, rows: Tensor) -> Tensor:
+        r"""Unconstrained values of rows of draws; refuse those with values outside the support."""
+        shaped = rows[:, self.columns].reshape(len(rows), *self.shape)
         try:
             u = self.transform.inv(shaped)
             again = self.transform(u)
@@ -99,14 +122,47 @@ class _Part(NamedTuple):
             received = f"the shape {self.shape} of one draw ({type(error).__name__})"
             raise ArgumentError(self.name, received, f"a shape that {self.support} has") from error
         wrong = ~((again - shaped).abs() <= 1e-4 * (1 + shaped.abs()))  # not a number, too
-        if count := int(wrong.reshape(len(x), -1).any(1).sum()):
-            received = f"{count:,} of {len(x):,} draws such as {shown(shaped[wrong][0].item())}"
+        if count := int(wrong.reshape(len(rows), -1).any(1).sum()):
+            received = f"{count:,} of {len(rows):,} draws such as {shown(shaped[wrong][0].item())}"
             raise ArgumentError(self.name, received, f"values inside its support, {self.support}")
-        flat = u.reshape(len(x), -1)
-        if not flat.isfinite().all():
+        return u.reshape(len(rows), -1)
+
+    def unconstrained(self, rows: Tensor) -> Tensor:
+        r"""The inverse of `constrained`, of rows of draws whose values are inside the support."""
+        u = self.check(rows)
+        if not u.isfinite().all():
             received = f"draws at the boundary of its support, {self.support}"
             raise ArgumentError(self.name, received, "draws inside it")
-        return flat
+        return u
+
+
+def parts_of(structure: Structure, support: Any) -> list[Part]:
+    r"""The neighbouring parts of a row, with the supports that a user gave; see `Coordinates`."""
+    columns = range(structure.dim)
+    own = support if isinstance(support, Mapping) else dict.fromkeys(structure.names, support)
+    if structure.vector and isinstance(support, Mapping):
+        try:
+            own = {columns[int(str(key))]: value for key, value in support.items()}  # no fractions
+        except (TypeError, ValueError, IndexError):
+            expected = f"positions from 0 to {structure.dim - 1}, for draws without names"
+            raise ArgumentError("support", shown([*support]), expected) from None
+        parts = []
+        for key, run in groupby(columns, lambda column: column if column in own else None):
+            if key is None:
+                rest = [*run]
+                parts.append(Part("draws", rest, (len(rest),), None, "support"))
+            else:
+                parts.append(Part(f"draws[..., {key}]", run, (), own[key], f"support[{key}]"))
+        return parts
+    for name in own.keys() - set(structure.names):
+        raise ArgumentError.unknown("support", name, structure.names)
+    parts = []
+    for name, shape, size in zip(structure.names, structure.shapes, structure.sizes, strict=True):
+        place, columns = columns[:size], columns[size:]
+        parts.append(
+            Part(label("draws", name), place, shape, own.get(name), label("support", name))
+        )
+    return parts
 
 
 class Affine(NamedTuple):
@@ -148,31 +204,12 @@ class Coordinates:
     """
 
     def __init__(self, structure: Structure, support: Any = None) -> None:
-        numbers = list(range(structure.dim))
-        given = dict(support) if isinstance(support, Mapping) else None
-        if structure.vector and given is not None:
-            parts = self._positions(given, structure.dim)
-        else:
-            for name in (given or {}).keys() - set(structure.names):
-                raise ArgumentError.unknown("support", name, structure.names)
-            parts = []
-            for name, shape, size in zip(
-                structure.names, structure.shapes, structure.sizes, strict=True
-            ):
-                columns, numbers = numbers[:size], numbers[size:]
-                own = support if given is None else given.get(name)
-                transform = _transform(own, label("support", name if given else ""))
-                parts.append(_Part(label("draws", name), columns, shape, transform, shown(own)))
         # scales and the like come first: others depend on them in hierarchical models
-        self.parts = parts = sorted(parts, key=lambda part: part.transform is IDENTITY)
+        self.parts = parts = sorted(
+            parts_of(structure, support), key=lambda part: part.constraint is constraints.real
+        )
         self._order = torch.tensor([column for part in parts for column in part.columns]).argsort()
-        self.sizes: list[int] = []  # coordinates of each part
-        for part in parts:
-            least = max(part.transform.domain.event_dim, part.transform.codomain.event_dim)
-            if len(part.shape) < least:
-                expected = f"at least {least} axes for {part.support}"
-                raise ArgumentError(part.name, f"the shape {part.shape} of one draw", expected)
-            self.sizes.append(math.prod(part.transform.inverse_shape(part.shape)))
+        self.sizes = [math.prod(part.transform.inverse_shape(part.shape)) for part in parts]
         self.dim = sum(self.sizes)
         self.affine: Affine | None = None
 
@@ -190,26 +227,6 @@ class Coordinates:
         self.affine = Affine(mean, scale[:, None] * factor)
         return self.affine.whiten(u)
 
-    @staticmethod
-    def _positions(given: Mapping[Any, Any], dim: int) -> list[_Part]:
-        r"""Parts of a vector whose supports are given by position; negative ones from the end."""
-        positions: dict[int, Any] = {}
-        for key, own in given.items():
-            try:
-                position = int(key)
-            except (TypeError, ValueError):
-                position = dim
-            if not -dim <= position < dim:
-                expected = f"positions from 0 to {dim - 1}, for draws without names"
-                raise ArgumentError("support", shown(key), expected)
-            positions[position % dim] = own
-        rest = [column for column in range(dim) if column not in positions]
-        parts = [_Part("draws", rest, (len(rest),), IDENTITY, "None")] if rest else []
-        for column, own in positions.items():
-            transform = _transform(own, f"support[{column}]")
-            parts.append(_Part(f"draws[..., {column}]", [column], (), transform, shown(own)))
-        return parts
-
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Rows (n, numbers of a draw) of unconstrained rows (n, dim), and log volumes (n,)."""
         u = u if self.affine is None else self.affine.back(u)
@@ -220,7 +237,7 @@ class Coordinates:
 
     def unconstrained(self, rows: Tensor) -> Tensor:
         r"""The inverse of `constrained`; values outside their support are refused."""
-        u = torch.cat([part.unconstrained(rows[:, part.columns]) for part in self.parts], 1)
+        u = torch.cat([part.unconstrained(rows) for part in self.parts], 1)
         return u if self.affine is None else self.affine.whiten(u)
 
     @property
