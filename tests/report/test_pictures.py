@@ -80,6 +80,8 @@ def test_worth_and_ranks_are_the_saved_numbers():
     new = {"curve": curve, "best": 0.05}
     saved = saved._replace(content=saved.content | {"new_inputs": new, "agreement": {"pit": pit}})
     axes = pictures.worth(saved)
+    axes.figure.canvas.draw()
+    assert not any("$" in label.get_text() for label in axes.get_xticklabels())
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), curve)
     assert axes.get_label().endswith("of the bag, 0.05.")
     assert [bar.get_height() for bar in pictures.ranks(saved).patches] == pit

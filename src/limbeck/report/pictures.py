@@ -171,6 +171,9 @@ def worth(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         ax.loglog(counts, values, "o-", color=MUTED, label="averages of random draws")
         ax.axhline(new["best"], color=COLOURS[1], label="the bag")
         ax.set(xlabel="draws", ylabel="KL, nats")
+        for axis in (ax.xaxis, ax.yaxis):  # pages show no mathematics, such as powers of ten
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("")
         legend_above(ax)
         ax.set_label(
             f"KL of averages of {counts[0]} to {counts[-1]} random draws, from {values[0]:.2g} to "
