@@ -115,6 +115,20 @@ def test_labels_that_rows_rarely_have_or_rarely_lack_are_classes_too():
         assert (report.main, report.retention) == ("rare_recall", 0.0)
 
 
+def test_a_class_of_few_rows_that_is_clearly_lost_is_not_unchecked():
+    y = np.array([0] * 1000 + [1] * 980 + [2] * 20)
+    teacher = 0.85 * np.eye(3)[y] + 0.05
+    student = teacher.copy()
+    student[y == 2] = [0.9, 0.05, 0.05]
+    report = fidelity("classification", teacher, student, y)
+    assert (report.retention, report.worst.name, report.unchecked) == (0.0, 2, [])
+    assert "keeps only 0.0% of the teacher's recall of class 2" in report.sentence()
+    assert not verdicts(report, "rare_recall=0.3")[0]["held"]
+    student[np.flatnonzero(y == 2)[:18]] = teacher[-1]  # two of twenty may be chance
+    report = fidelity("classification", teacher, student, y)
+    assert [count.name for count in report.unchecked] == [2]
+
+
 def test_classes_of_too_few_rows_are_named_and_unmet():
     teacher, y = rare(n=1000, count=12)
     report = fidelity("classification", teacher, teacher, y, classes=[0, 1])

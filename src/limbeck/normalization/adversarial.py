@@ -80,7 +80,7 @@ class Adversary(GradientUpdate):
         self.rsample = getattr(student, "rsample", None)
         self.classifier: Classifier | None = None
 
-    def _gradient(self, plan: Plan, traced: bool) -> tuple[Tensors, Tensor, Tensors]:
+    def gradient(self, plan: Plan, traced: bool = False) -> tuple[Tensors, Tensor, Tensors]:
         x: Any = self.objective.batch(plan).x
         student: Any = self.objective.student
         n, generator = len(x), self.objective.generator

@@ -23,6 +23,7 @@ from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
 
 FORMAT = "limbeck-fidelity-1"
+LEAST_ROWS = 5  # of a class, that can show a clear loss of recall
 NAMES = {
     "teacher": "teacher",
     "student": "student",
@@ -278,15 +279,15 @@ def rare_classes(data: Predictions) -> RareClasses:
     if not single:
         more = 2 * counts[: len(data.classes)] > used.sum()
         common = np.concatenate([more, ~more])
-    enough = np.flatnonzero(counts >= MIN_CLASS_ROWS)
-    too_few = np.flatnonzero(counts < MIN_CLASS_ROWS)
-    unchecked = [tallies[k] for k in too_few if single or not common[k]]
-    rare = [k for k in enough if not common[k]]
+    detected = {m: sides(data.decisions(p).astype(float)) for m, p in data.by_model.items()}
+    worst, lost = _worst(data, counts, truth, detected)
+    enough = counts >= MIN_CLASS_ROWS
+    enough[worst] |= lost  # fewer rows can show a large loss
+    unchecked = [tallies[k] for k in np.flatnonzero(~enough) if single or not common[k]]
+    rare = np.flatnonzero(enough & ~common).tolist()
     if not rare:
         return RareClasses(unchecked=unchecked)
     rarest = min(rare, key=lambda k: counts[k])
-    detected = {m: sides(data.decisions(p).astype(float)) for m, p in data.by_model.items()}
-    worst, lost = _worst(data, enough, truth, detected)
     rows, w, teacher = {}, data.weight, data.by_model["teacher"]
     in_rarest, weights = truth[:, rarest] > 0, (w * truth[:, k] for k in (rarest, worst))
     of_rarest, of_worst = (weight / weight.mean() for weight in weights)
@@ -307,9 +308,12 @@ def rare_classes(data: Predictions) -> RareClasses:
 
 
 def _worst(
-    data: Predictions, classes: np.ndarray, truth: np.ndarray, detected: Mapping[str, np.ndarray]
+    data: Predictions, counts: np.ndarray, truth: np.ndarray, detected: Mapping[str, np.ndarray]
 ) -> tuple[int, bool]:
-    r"""The class with the least retention of recall, clear cases first, and whether it is clear."""
+    r"""The class with the least retention of recall, clear cases first, and whether it is clear.
+
+    Classes of too few rows for a figure take part if they clearly lost recall.
+    """
     if data.y is None:
         overall = data.rows["student"]["agreement"].mean()
     else:  # the retention of right answers over all rows; 1 at most
@@ -327,7 +331,12 @@ def _worst(
         share = (w * hits).mean() / most if most > 0 else math.inf
         return not clear, share, int(members.sum()), k
 
-    worst = min(classes.tolist(), key=rank)
+    few = np.flatnonzero((counts >= LEAST_ROWS) & (counts < MIN_CLASS_ROWS)).tolist()
+    lost = [k for k in few if not rank(k)[0]]
+    classes = np.flatnonzero(counts >= MIN_CLASS_ROWS).tolist() + lost
+    if not classes:
+        return int(counts.argmax()), False
+    worst = min(classes, key=rank)
     return worst, not rank(worst)[0]
 
 
