@@ -81,6 +81,7 @@ def test_worth_inverts_the_curve_of_random_draws():
     assert worth(curve, 0.3 / 50) == pytest.approx(50)
     assert worth(curve, 0.3 / 5000) == pytest.approx(5000)
     assert worth(curve, 1.0) == 1
+    assert worth(curve, -4e-8) == worth(curve, 1e-7) < 1e8  # rounding is no nearness
     ratio = 1 + 0.1 * torch.randn(500, 40, generator=generator(), dtype=torch.float64)
     ratio = ratio / ratio.mean(0)
     found = draws_curve(ratio, torch.full((40,), 1 / 40).double(), generator())

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from limbeck.tables.table import Table
-from tests.refusals import refused
+from tests.refusals import refused, warns_about
 from tests.tables.test_table import frame
 
 pd = pytest.importorskip("pandas")
@@ -41,6 +41,14 @@ def test_strings_that_are_dates_are_told_how_to_become_some():
         Table(pd.DataFrame({"day": days}))
     with refused("df['number']", "like ids"):
         Table(pd.DataFrame({"number": [f"2020{k:04}" for k in range(40)]}))
+
+
+def test_dates_that_are_taken_as_categories_are_warned_of():
+    days = pd.date_range("2020-01-01", periods=40).strftime("%Y-%m-%d")
+    df = pd.DataFrame({"day": [*days, *days, *days], "x": range(120)})
+    with warns_about("df['day']", "40 strings like dates", "pandas.to_datetime"):
+        Table(df)
+    assert len(Table(df, categories="day").columns[0].categories) == 40  # the user said so
 
 
 BAD = {

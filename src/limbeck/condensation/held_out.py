@@ -247,7 +247,7 @@ class NewInputs:
         r"""The worth in words, as 'as near as 640 random draws'; empty if it is not known."""
         if self.worth is None or not self.worth > 0:
             return ""
-        number = f"{float(f'{self.worth:.2g}'):,.0f}" if self.worth < 1e9 else "a billion"
+        number = f"{float(f'{self.worth:.2g}'):,.0f}"
         return f"as near as {number} random draw{'s' if self.worth >= 1.5 else ''}"
 
     def lines(self) -> list[tuple[str, str]]:

@@ -309,12 +309,14 @@ def draws_curve(ratio: Tensor, weight: Tensor, generator: torch.Generator) -> di
     return curve
 
 
+ROUNDING = 1e-7  # of divergences in single precision: what is below may be nearer, or may not
+
+
 def worth(curve: dict[int, float], kl: float) -> float:
     r"""The number of random draws whose average has this divergence; beyond the curve as 1/N."""
     if not curve or not math.isfinite(kl):
         return math.nan
-    if kl <= 0:
-        return math.inf
+    kl = max(kl, ROUNDING)
     sizes = np.array(sorted(curve))
     least = np.minimum.accumulate([curve[size] for size in sizes])
     if kl < least[-1]:

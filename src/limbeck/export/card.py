@@ -182,6 +182,7 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
             gaps = "missing: None or NaN" if column.missing else "no missing values"
             return [(str(column.name), "n values", f"{values}; {gaps}")]
         takes = port(column)
+        values += ", in seconds since 1970 in UTC" * (column.kind == "date")
         kind = "string" if takes.dtype is object else takes.dtype.__name__
         gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
         return [(column.key, f"(n, 1) {kind}", f"{values}; {gaps}")]

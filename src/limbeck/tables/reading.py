@@ -2,13 +2,14 @@ r"""Which kind of column a pandas series is, and which whole numbers look like c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_date, measured, pandas
 
 if TYPE_CHECKING:
@@ -92,21 +93,37 @@ def _category(series: pd.Series, about: dict[str, Any], kind: str, chosen: bool)
     _check(values, about)
     present, argument, names = int(counts.sum()), f"df[{about['name']!r}]", [about["name"]]
     # 20 different strings are categories, however few the rows; half of all look like ids
+    dates = kind == "category" and not chosen and len(values) > 20 and _are_dates(values[:20])
     if kind == "category" and not chosen and len(values) > max(20, 0.5 * present):
-        like, way, pd = "ids or free text", "", pandas()
-        dates = pd.to_datetime(pd.Series(values[:20]), format="ISO8601", errors="coerce")
-        if dates.notna().all() and all("-" in value for value in values[:20]):
+        like, way = "ids or free text", ""
+        if dates:
             like = "dates"
             way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
         received = f"{len(values):,} different strings in {present:,} rows, like {like}"
         expected = f"{way}limbeck.Table(df, drop={names!r}), which leaves the column out, for the "
         expected += f"teacher too, or one with categories={names!r}, which takes them as categories"
         raise ArgumentError(argument, received, expected)
+    if dates:
+        warnings.warn(
+            f"{argument} has {len(values):,} strings like dates, which are taken as categories: "
+            "the student will not know other dates. pandas.to_datetime makes dates of them, for a "
+            f"teacher that takes these; limbeck.Table(df, categories={names!r}) takes them as "
+            "categories without this warning",
+            stacklevel=user_stacklevel(),
+        )
     categories = (False, True) if kind == "flag" else tuple(sorted(values))
     return Category(
         **about, kind=kind if kind == "flag" else "category", categories=categories,
         constant=len(values) == 1 and not about["missing"], frequent=categories.index(values[0]),
     )  # fmt: skip
+
+
+def _are_dates(values: Sequence[object]) -> bool:
+    r"""Whether all values are strings of dates, such as 2026-11-19."""
+    if not all(isinstance(value, str) and "-" in value for value in values):
+        return False
+    pd = pandas()
+    return bool(pd.to_datetime(pd.Series(values), format="ISO8601", errors="coerce").notna().all())
 
 
 def _check(values: Iterable[object], about: dict[str, Any]) -> None:
