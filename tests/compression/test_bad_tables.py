@@ -180,9 +180,9 @@ def test_a_column_that_is_the_labels_is_warned_of(frame, kind):
         lb.compress(half, frame, (4,), labels=labels, classes=classes, **QUICK)
 
 
-@pytest.mark.parametrize("n", [1, 5, 19])
+@pytest.mark.parametrize("n", [1, 5, 19, 199])
 def test_a_student_of_few_rows_is_unchecked(n):
-    X = np.random.default_rng(0).normal(size=(60, 3))
+    X = np.random.default_rng(0).normal(size=(300, 3))
     forest = RandomForestClassifier(5, random_state=0).fit(X, X[:, 0] > 0)
     few = lb.compress(forest, X[:n], (4,), **QUICK)
     assert sum(note.startswith("Unchecked") for note in few.notes) == 1

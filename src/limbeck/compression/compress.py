@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import nn
+from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.arrays import as_weights, join, rows
@@ -33,7 +33,7 @@ from limbeck.outputs import FORMS
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
-from limbeck.teachers.keys import as_rows, select
+from limbeck.teachers.keys import as_rows, row_keys, select
 from limbeck.teachers.query import Query, TeacherError
 from limbeck.teachers.row_teacher import TASKS, RowTeacher
 from limbeck.training.config import Training
@@ -366,6 +366,12 @@ def _split(
     size = min(trainer.MAX_HELD_OUT, round(fraction * len(every)))
     size = size if size >= trainer.MIN_HELD_OUT else 0
     order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
+    _, first, equal = np.unique(row_keys(given)[:, 0], return_index=True, return_inverse=True)
+    if len(first) < n:  # equal rows stay together: a student knows all of those that it has learned
+        order = order[torch.from_numpy(np.argsort(_ranks(order, equal), kind="stable"))]
+        last = equal[order[size - 1]] if size else -1
+        size += int((torch.from_numpy(equal)[order[size:]] == last).sum())
+        size = size if size < len(order) else 0
     learn, other = order[size:].sort().values, order[:size].sort().values
     problem = Problem(
         teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
@@ -377,6 +383,13 @@ def _split(
             mixed = fresh("munge", data.format, problem.held_out, size, seed)
             problem.held_out = join([problem.held_out, mixed])
     return problem
+
+
+def _ranks(order: Tensor, equal: np.ndarray) -> np.ndarray:
+    r"""For each row of an order, the place of the first row that is equal to it."""
+    numbers = equal[order.numpy()]
+    values, first = np.unique(numbers, return_index=True)
+    return first[np.searchsorted(values, numbers)]
 
 
 def _refuse_derivatives(problem: Problem) -> None:

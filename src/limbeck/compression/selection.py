@@ -45,6 +45,7 @@ NEAR = 0.002  # of the teacher's variation: what a larger student is not trained
 # of a larger net, steps times weights: ten seconds of one core; and what a step takes besides
 MOST_WORK, STEP_WORK = 8e8, 25_000
 MOST_CELLS = 1_500_000  # inputs times columns up to which a large forest takes a few seconds
+FEW_ROWS = 200  # of fewer, none are held out by default
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN = 0.9  # of the divergence: another student has less
 FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
@@ -380,7 +381,7 @@ def in_folder(training: Training, name: str) -> Training:
 def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
     size, notes = rows(problem.x), list[str]()
-    if problem.held_out is None and size < trainer.MIN_HELD_OUT:
+    if problem.held_out is None and size < FEW_ROWS:
         number = "one row" if size == 1 else f"{size} rows"
         notes = [f"Unchecked: {number} cannot show what the student does at others; see report(X)."]
     unmixed = problem.labels is None and "targets" in vars(problem)
@@ -398,6 +399,14 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
         notes.append(
             f"Doubtful: at {where} the student has {about} its teacher, below {ENOUGH}; {advice}."
         )
+    elif task == "regression" and t.shape[1] > 1:  # the mean over targets hides one that is lost
+        each = [_scores(task, t[:, [k]], p[:, [k]]).fidelity for k in range(t.shape[1])]
+        worst = min(range(len(each)), key=lambda k: each[k])
+        if each[worst] < ENOUGH and t[:, worst].var() > 0:
+            notes.append(
+                f"Doubtful: at {where} the student has an R² of {each[worst]:.3f} to output "
+                f"{worst} of its teacher, below {ENOUGH}; {advice}."
+            )
     share = t.mean(0)
     rare = [k for k in range(t.shape[1]) if MIN_EXPECTED / n <= share[k] <= RARE]
     if task != "regression" and rare:

@@ -339,10 +339,12 @@ def _solve(target: Tensor, proposal: Tensor, share: float) -> tuple[float, int]:
         return math.inf, 0
     low, high = float(ratios.min()) - abs(tilt) - 1, float(ratios.max()) + abs(tilt) + 1
     width = high - low
-    while gap(low) < 0:
+    while gap(low) < 0 and width < math.inf:
         low -= (width := 2 * width)
-    while gap(high) > 0:
+    while gap(high) > 0 and width < math.inf:
         high += (width := 2 * width)
+    if not gap(low) >= 0 >= gap(high):  # NaN where one of both has no mass
+        return math.inf, 0
     log_r, report = brentq(gap, low, high, xtol=1e-12, maxiter=200, full_output=True)
     return log_r, report.iterations
 

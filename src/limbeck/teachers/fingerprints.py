@@ -20,6 +20,7 @@ from limbeck.arrays import map_tensors
 
 # packages whose models are in their pickles
 LIBRARIES = {"catboost", "imblearn", "lightgbm", "limbeck", "sklearn", "torch", "xgboost"}
+KNOWN = LIBRARIES | {"abc", "builtins", "numpy", "pandas", "scipy", "typing"}
 PREDICTS = ("predict", "predict_proba")  # methods by which a model is known
 # what every module has: its tensors are in the state, the rest is torch's own business
 OWN = frozenset([*vars(nn.Module()), "_is_torch_compile"])
@@ -36,8 +37,10 @@ def digest(*parts: str | bytes) -> str:
 
 
 def of_object(value: object) -> str | None:
-    r"""A hash of an object's pickle, or None if it cannot be pickled."""
-    try:  # joblib's hash, since pickles differ with which equal strings are one object
+    r"""A hash of an object's pickle, or None if it cannot be pickled or has code of its own."""
+    try:
+        _ContentPickler(io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        # joblib's hash, since pickles differ with which equal strings are one object
         return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
     except Exception:  # whatever the object's own code raises
         return None
@@ -74,14 +77,47 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+class _ContentPickler(_Pickler):
+    r"""It also gives up at functions and models of the user's own, whose code may change."""
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, types.FunctionType):
+            own = value.__module__.split(".")[0] not in KNOWN
+        else:
+            models = any(callable(getattr(value, name, None)) for name in PREDICTS)
+            own = models and bool(_own_classes(type(value)))
+        if own:
+            raise pickle.PicklingError(f"{_qualified(value)} has code of its own")
+        return super().reducer_override(value)
+
+
+def _own_classes(kind: type) -> list[type]:
+    r"""The classes of a type that are of no known library."""
+    return [base for base in kind.__mro__ if base.__module__.split(".")[0] not in KNOWN]
+
+
 def of_module(module: nn.Module) -> str | None:
     r"""A hash of a module's classes, settings and tensors; None where some cannot be pickled."""
     module = getattr(module, "_orig_mod", module)  # inside what torch.compile gives
     named = list(module.named_modules())
     if any(isinstance(part, torch.jit.ScriptModule) for _, part in named):
         return None  # what is scripted keeps its code out of sight
-    parts = [(name, _qualified(part), _settings(part)) for name, part in named]
+    parts = [(name, _qualified(part), _code(type(part)), _settings(part)) for name, part in named]
     return of_object(map_tensors(_raw, [repr(module), parts, dict(module.state_dict())]))
+
+
+def _code(kind: type) -> list[Any]:
+    r"""The code of a class of the user's own, and the numbers and texts that it uses."""
+    code = list[Any]()
+    for base in _own_classes(kind):
+        for name, value in sorted(vars(base).items()):
+            if isinstance(value, types.FunctionType):
+                used = {key: value.__globals__.get(key) for key in value.__code__.co_names}
+                plain = {k: v for k, v in used.items() if isinstance(v, int | float | str)}
+                inside = [repr(part) for part in value.__code__.co_consts if part != base.__doc__]
+                text = [part for part in inside if " at 0x" not in part]
+                code.append((name, value.__code__.co_code, text, sorted(plain.items())))
+    return code
 
 
 def module_bytes(module: nn.Module) -> int | None:

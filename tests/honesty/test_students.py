@@ -1,0 +1,114 @@
+r"""Students that seemed near to their teachers: rows that were equal, outputs that were averaged.
+
+A predictor that changed beside a cache gave the answers of the one before.
+"""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.linear_model import LinearRegression
+from torch import nn
+
+import limbeck as lb
+from limbeck.compression.compress import _ranks
+from limbeck.compression.dispatch import as_row_teacher
+from limbeck.normalization.bridge import _solve
+from limbeck.teachers.fingerprints import of_module
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 4))
+FITTED = X, X[:, 0]
+
+
+class Wrapper(RegressorMixin, BaseEstimator):
+    r"""Predicts by code of its own, which a pickle does not show."""
+
+    def fit(self, rows, y):
+        self.fitted_ = True
+        return self
+
+    def predict(self, rows):
+        return np.asarray(rows)[:, 0]
+
+
+class Derived(LinearRegression):
+    def _decision_function(self, rows):
+        return 2 * super()._decision_function(rows)
+
+
+def twice(y):
+    return 2 * y
+
+
+TEACHERS = (
+    Wrapper().fit(*FITTED),
+    [Wrapper().fit(*FITTED), Wrapper().fit(*FITTED)],
+    Derived().fit(*FITTED),
+    TransformedTargetRegressor(
+        LinearRegression(), func=twice, inverse_func=twice, check_inverse=False
+    ).fit(*FITTED),
+)
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_a_model_with_code_of_its_own_has_no_fingerprint(teacher):
+    assert as_row_teacher(teacher, X, task="regression").fingerprint() is None
+    known = as_row_teacher(LinearRegression().fit(*FITTED), X, task="regression")
+    assert known.fingerprint() is not None
+
+
+def test_code_of_a_module_is_part_of_its_fingerprint():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2, bias=False)
+            nn.init.ones_(self.layer.weight)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    def scaled(self, x):
+        return -2 * self.layer(x)
+
+    before = of_module(Net())
+    assert before == of_module(Net()) is not None
+    Net.forward = scaled
+    assert of_module(Net()) != before
+
+
+def test_equal_rows_have_one_place_in_an_order():
+    order, equal = torch.randperm(200), np.repeat(np.arange(25), 8)
+    places = _ranks(order, equal)
+    assert len(np.unique(places)) == 25
+    assert all(len(np.unique(places[equal[order.numpy()] == k])) == 1 for k in range(25))
+
+
+def test_rows_that_are_equal_are_not_held_out_from_themselves():
+    few = np.repeat(RNG.normal(size=(40, 5)), 8, axis=0)
+
+    def teacher(rows):  # which nothing but its own rows can tell
+        return np.sin(40 * np.asarray(rows)[:, :1])
+
+    result = lb.compress(teacher, few, task="regression", steps=400, seed=0, progress=False)
+    assert any(note.startswith("Doubtful") for note in result.notes), result.notes
+
+
+def test_an_output_that_is_lost_among_others_is_told():
+    weights = RNG.normal(size=(4, 30))
+
+    def teacher(rows):
+        rows = np.asarray(rows, dtype=float)
+        return np.hstack([rows @ weights, np.sign(np.sin(9 * rows[:, :1] * rows[:, 1:2]))])
+
+    result = lb.compress(teacher, X, (20,), task="regression", steps=600, seed=0, progress=False)
+    assert any("to output 30 of its teacher" in note for note in result.notes), result.notes
+
+
+def test_ratios_without_any_overlap_have_no_root():
+    target = torch.full((10,), 5.0, dtype=torch.float64)
+    nowhere = torch.full((10,), -torch.inf, dtype=torch.float64)
+    assert _solve(target, nowhere, 0.5)[0] == torch.inf
+    nan = torch.tensor([torch.nan, 1.0])
+    assert _solve(nan, nan, 0.5)[0] == torch.inf
