@@ -442,3 +442,21 @@ def test_comparison():
             lb.compare_evidence(wrong)
     with refused("prior"):
         lb.compare_evidence({"a": good, "b": other}, prior={"a": 1.0})
+
+
+def test_draws_with_wrong_weights_of_two_modes_are_doubted():
+    g = torch.Generator().manual_seed(0)
+    both = torch.randn(2000, 2, generator=g, dtype=torch.float64)
+    both[::2] += 10
+
+    def density(weight):
+        def log_density(z):
+            near, far = (-(z - at).square().sum(-1) / 2 for at in (0, 10))
+            return torch.logaddexp(near + math.log1p(-weight), far + math.log(weight))
+
+        return log_density
+
+    right = lb.log_evidence(density(0.5), both, progress=False)
+    assert right.verdict.trustworthy
+    assert abs(right.value - math.log(2 * math.pi)) < 4 * right.std_error
+    assert lb.log_evidence(density(0.8), both, progress=False).verdict.state == "doubtful"

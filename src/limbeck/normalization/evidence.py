@@ -113,6 +113,7 @@ def log_evidence(
         e = average(sides)
         checks = Checks(sample, sides, e)
         checks.draws(stored)
+        checks.balance()
         checks.tails()
         checks.sweeps(sweeps, None if probe is None else _probes(probe, stored, coordinates))
         logs = _sampler_logs(log_posterior, draws, stored, slice(burn_in, None, thin))

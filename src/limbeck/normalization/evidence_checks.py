@@ -82,6 +82,25 @@ class Checks:
                 )
                 break
 
+    def balance(self) -> None:
+        r"""Whether draws and weighted samples of the students agree, as on the weights of modes."""
+        for stream, side in enumerate(self.sides):
+            proposed = side.student.sample(
+                len(side.proposed), self.sample.generator(100 + stream)
+            )  # as bridged
+            one, two = (
+                torch.cat([z.tanh(), z.square().log1p()], -1).double()
+                for z in (proposed, self.sample.z[side.held_out])
+            )
+            scores = side.fit.imbalance(one, two)
+            largest = float(scores.abs().max())
+            if largest > -float(torch.special.ndtri(one.new_tensor(1e-4 / len(scores)))):
+                self.doubts.append(
+                    f"draws and weighted samples of the student differ (z = {largest:.1f}): the "
+                    "draws may be of another density, or have wrong weights of modes"
+                )
+                break
+
     def tails(self) -> None:
         r"""Whether the density can be integrated."""
         z = self.sample.z.flatten(0, 1)
