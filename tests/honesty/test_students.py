@@ -42,6 +42,10 @@ def twice(y):
     return 2 * y
 
 
+def thrice(y):
+    return 3 * y
+
+
 TEACHERS = (
     Wrapper().fit(*FITTED),
     [Wrapper().fit(*FITTED), Wrapper().fit(*FITTED)],
@@ -59,7 +63,7 @@ def test_a_model_with_code_of_its_own_has_no_fingerprint(teacher):
     assert known.fingerprint() is not None
 
 
-def test_code_of_a_module_is_part_of_its_fingerprint():
+def test_code_of_a_module_is_part_of_its_fingerprint(monkeypatch):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -74,8 +78,17 @@ def test_code_of_a_module_is_part_of_its_fingerprint():
 
     before = of_module(Net())
     assert before == of_module(Net()) is not None
+
+    def by_function(self, x):
+        return twice(self.layer(x))
+
     Net.forward = scaled
     assert of_module(Net()) != before
+    Net.forward = by_function
+    with_function = of_module(Net())
+    assert with_function == of_module(Net())
+    monkeypatch.setitem(globals(), "twice", thrice)
+    assert of_module(Net()) != with_function
 
 
 def test_equal_rows_have_one_place_in_an_order():

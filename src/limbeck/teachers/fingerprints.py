@@ -82,7 +82,7 @@ class _ContentPickler(_Pickler):
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, types.FunctionType):
-            own = value.__module__.split(".")[0] not in KNOWN
+            own = _is_own(value)
         else:
             models = any(callable(getattr(value, name, None)) for name in PREDICTS)
             own = models and bool(_own_classes(type(value)))
@@ -93,7 +93,12 @@ class _ContentPickler(_Pickler):
 
 def _own_classes(kind: type) -> list[type]:
     r"""The classes of a type that are of no known library."""
-    return [base for base in kind.__mro__ if base.__module__.split(".")[0] not in KNOWN]
+    return [base for base in kind.__mro__ if _is_own(base)]
+
+
+def _is_own(value: type | types.FunctionType) -> bool:
+    r"""Whether a class or function is of no known library."""
+    return value.__module__.split(".")[0] not in KNOWN
 
 
 def of_module(module: nn.Module) -> str | None:
@@ -107,17 +112,39 @@ def of_module(module: nn.Module) -> str | None:
 
 
 def _code(kind: type) -> list[Any]:
-    r"""The code of a class of the user's own, and the numbers and texts that it uses."""
-    code = list[Any]()
-    for base in _own_classes(kind):
-        for name, value in sorted(vars(base).items()):
-            if isinstance(value, types.FunctionType):
-                used = {key: value.__globals__.get(key) for key in value.__code__.co_names}
-                plain = {k: v for k, v in used.items() if isinstance(v, int | float | str)}
-                inside = [repr(part) for part in value.__code__.co_consts if part != base.__doc__]
-                text = [part for part in inside if " at 0x" not in part]
-                code.append((name, value.__code__.co_code, text, sorted(plain.items())))
-    return code
+    r"""The code of a class of the user's own, and of the functions, numbers and texts it uses."""
+    return [
+        (name, _function_code(value))
+        for base in _own_classes(kind)
+        for name, value in sorted(vars(base).items())
+        if isinstance(value, types.FunctionType)
+    ]
+
+
+def _function_code(function: types.FunctionType, depth: int = 3) -> list[Any]:
+    names, code = set[str](), _plain_code(function.__code__)
+    waiting = [function.__code__]
+    while waiting:  # with the functions inside
+        part = waiting.pop()
+        names.update(part.co_names)
+        waiting += [value for value in part.co_consts if isinstance(value, types.CodeType)]
+    used = [code]
+    for name in sorted(names):
+        value = function.__globals__.get(name)
+        if isinstance(value, int | float | str):
+            used.append((name, value))
+        elif isinstance(value, types.FunctionType) and depth and _is_own(value):
+            used.append((name, _function_code(value, depth - 1)))
+    return used
+
+
+def _plain_code(code: types.CodeType) -> tuple[Any, ...]:
+    def plain(value: object) -> Any:
+        if isinstance(value, types.CodeType):
+            return _plain_code(value)
+        return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+
+    return code.co_code, code.co_names, [plain(value) for value in code.co_consts]
 
 
 def module_bytes(module: nn.Module) -> int | None:
