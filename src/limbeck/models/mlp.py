@@ -130,7 +130,7 @@ class Feedforward(Specified):
 def _initialise(values: Tensor, inputs: int, kind: str, generator: Generator, init: str) -> None:
     r"""Draw a layer's first weights (out, in) or biases (out,), as `MLP` says of `init`."""
     # drawn on the generator's device: a CPU generator gives equal nets everywhere
-    drawn = torch.zeros_like(values, device=None if generator is None else generator.device)
+    drawn = values.zero_().to(values.device if generator is None else generator.device)
     if init == "lecun":
         nn.init.normal_(drawn, std=(inputs + 1) ** -0.5, generator=generator)
     elif values.dim() == 2 and kind == "relu":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +25,9 @@ TYPES = {
     torch.bfloat16: "BF16", torch.int16: "I16", torch.uint16: "U16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
+DTYPES = {name: dtype for dtype, name in TYPES.items()}
+PARSING_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, RuntimeError)
+MAX_HEADER = 100_000_000  # bytes, as safetensors has it
 
 
 def encode(tensors: Mapping[str, Tensor], about: object, kind: str, digest: bool = False) -> bytes:
@@ -87,15 +90,47 @@ def decode(
 
 
 def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    r"""The tensors and the metadata of a safetensors file."""
+    r"""The tensors and the metadata of a safetensors file; the tensors are views of `content`."""
     try:
-        tensors = safetensors.torch.load(bytes(content))
         end = 8 + int.from_bytes(content[:8], "little")
-        metadata: dict[str, str] = json.loads(content[8:end]).get("__metadata__") or {}
+        if not 8 < end <= min(len(content), MAX_HEADER):
+            raise ValueError(f"its header ends at byte {end:,} of {len(content):,}")
+        header = json.loads(content[8:end], object_pairs_hook=_no_name_twice)
+        metadata = header.pop("__metadata__", None) or {}
         "".join(metadata.values()).encode()  # a half of a character has none
+        tensors, position = {}, end
+        entries = ((entry["data_offsets"], name, entry) for name, entry in header.items())
+        for (start, stop), name, entry in sorted(entries, key=operator.itemgetter(0)):
+            dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
+            sizes = [start, stop, *shape]
+            if not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError(f"{name} has sizes other than whole numbers")
+            if end + start != position or stop - start != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{name} has other bytes than its shape")
+            position = end + stop
+            if position > len(content):
+                raise ValueError(f"{name} ends after the file")
+            tensors[name] = _view(content, end + start, dtype, shape)
+        if position != len(content):
+            raise ValueError("it has bytes that belong to no tensor")
         return tensors, metadata
-    except (safetensors.SafetensorError, ValueError, LookupError, RuntimeError, TypeError) as error:
+    except PARSING_ERRORS as error:
         raise records.damaged(path, f"is not a readable safetensors file ({error})") from error
+
+
+def _view(content: bytearray, start: int, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    if not (count := math.prod(shape)):
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(content, dtype=torch.uint8, offset=start, count=count * dtype.itemsize)
+    if flat.data_ptr() % dtype.itemsize:  # another writer's
+        flat = flat.clone()
+    return flat.view(dtype).reshape(shape)
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise ValueError("a name comes twice in its header")
+    return fields
 
 
 def write(path: str | Path, tensors: Mapping[str, Tensor], about: object, kind: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
@@ -155,6 +156,15 @@ def read_files(folder: str | Path) -> Files:
     return saved
 
 
+class _NoDraws(TorchFunctionMode):
+    r"""Within, no first weights are drawn: those of the file replace them."""
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", None) in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 def from_files(saved: Files, student: nn.Module | None = None) -> Result:
     r"""The result of the files of a saved student; a module of the user's own needs a copy."""
     tensors, about = saved.tensors(STUDENT, FORMAT)
@@ -164,7 +174,7 @@ def from_files(saved: Files, student: nn.Module | None = None) -> Result:
         received = f"None, and {saved.folder} holds a module of the user's own"
         raise ArgumentError("student", received, "student=, an empty copy of it")
     most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
-    with of_file(saved.path(STUDENT)):
+    with of_file(saved.path(STUDENT)), _NoDraws():
         student = models.from_spec(spec, most) if student is None else student
         if callable(make_room := getattr(student, "make_room", None)):
             make_room(tensors)
