@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 import limbeck as lb
 from limbeck.storage import disk, files, folders
@@ -167,3 +168,14 @@ def test_a_failed_single_file_leaves_the_old_one(tmp_path):
         files.write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["a"]
+
+
+def test_a_large_student_loads_as_it_was_and_draws_nothing(tmp_path):
+    result = plain(0)
+    result.student = lb.MLP(4100, 4100, 2)
+    result.save(tmp_path / "large")
+    state = torch.get_rng_state()
+    loaded = lb.load(tmp_path / "large").student.state_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, tensor in result.student.state_dict().items():
+        assert torch.equal(loaded[name], tensor)

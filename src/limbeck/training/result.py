@@ -3,7 +3,7 @@ r"""What a distillation returns: the student, its history, why it stopped, how l
 from __future__ import annotations
 
 import importlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def from_files(saved: Files, student: nn.Module | None = None) -> Result:
         received = f"None, and {saved.folder} holds a module of the user's own"
         raise ArgumentError("student", received, "student=, an empty copy of it")
     most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
-    with of_file(saved.path(STUDENT)), _NoDraws():
+    with of_file(saved.path(STUDENT)), _NoDraws() if most > 2**24 else nullcontext():
         student = models.from_spec(spec, most) if student is None else student
         if callable(make_room := getattr(student, "make_room", None)):
             make_room(tensors)
