@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import limbeck as lb
-from limbeck.teachers.cache import META, TeacherCache, as_cache
+from limbeck.teachers.cache import META, ROWS, TeacherCache, as_cache
 from limbeck.teachers.keys import row_keys
 from tests.refusals import raises_about, refused
 
@@ -33,6 +33,17 @@ def test_answers_are_found_by_teacher_and_input(tmp_path):
     assert np.array_equal(values, P[3::-1])
     assert cache.answers("two", (5,)).get(KEYS)[0].tolist() == [False] * 2 + [True] * 4
     assert not cache.answers("three", (5,)).get(KEYS)[0].any()
+
+
+def test_rows_of_another_teacher_are_refused(tmp_path):
+    cache = TeacherCache(tmp_path)
+    one, two = cache.answers("one", (5,)), cache.answers("two", (5,))
+    one.put(KEYS, P)
+    two.put(KEYS, 1 - P)
+    shutil.copy(one.folder / ROWS, two.folder / ROWS)
+    with raises_about(lb.CheckpointError, "has other rows than were written"):
+        two.get(KEYS)
+    assert one.get(KEYS)[0].all()
 
 
 def test_nothing_is_made_before_there_is_something_to_keep(tmp_path):

@@ -19,7 +19,7 @@ from limbeck.storage import disk
 from limbeck.storage.files import differences
 from limbeck.teachers.keys import Array, row_keys
 
-FORMAT = "limbeck-teacher-cache-3"
+FORMAT = "limbeck-teacher-cache-4"
 META, ROWS = "meta.json", "predictions.rows"
 LOCK_SECONDS = 300.0  # for which a writer waits for others, who may have many rows to write
 
@@ -84,7 +84,9 @@ class Answers:
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, about
         self.shape = tuple(about["shape"])
-        # the check is a hash of the key and the values
+        # the check is a hash of the teacher, the key and the values: rows of another folder fail it
+        identity = hashlib.blake2b(encode(about), digest_size=8).digest()
+        self.identity = np.frombuffer(identity, np.uint64)
         parts = [("key", np.uint64, 2), ("check", np.uint64), ("values", np.float64, self.shape)]
         self.dtype = np.dtype(parts)
 
@@ -108,7 +110,7 @@ class Answers:
         r"""Store finite predictions (n, *shape) at n rows, one or more, with keys (n, 2)."""
         rows, path = np.empty(len(keys), self.dtype), self.folder / META
         rows["key"], rows["values"] = keys, values
-        rows["check"] = _checks(keys, rows["values"])
+        rows["check"] = self._checks(keys, rows["values"])
         try:
             disk.make_folder(self.folder)
             with disk.lock(path, LOCK_SECONDS):
@@ -150,13 +152,13 @@ class Answers:
         return rows
 
     def _verify(self, rows: Array) -> None:
-        if (_checks(rows["key"], rows["values"]) != rows["check"]).any():
+        if (self._checks(rows["key"], rows["values"]) != rows["check"]).any():
             raise _damaged(self.folder / ROWS, "has other rows than were written")
 
-
-def _checks(keys: Array, values: Array) -> Array:
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    return row_keys(np.ascontiguousarray(flat).view(np.uint32))[:, 0] ^ keys[:, 0]
+    def _checks(self, keys: Array, values: Array) -> Array:
+        flat = values.reshape(len(values), math.prod(self.shape))
+        hashes = row_keys(np.ascontiguousarray(flat).view(np.uint32))[:, 0]
+        return hashes ^ keys[:, 0] ^ self.identity
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
