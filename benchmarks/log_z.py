@@ -122,14 +122,16 @@ def main() -> None:
     few = options.quick or options.device == "cpu"
     found: dict[str, list[dict[str, Any]]] = {"AIS": [], "bridge": [], "cold": []}
     lb.log_partition(rbm, method="ais", samples=100, schedule=20, progress=False)  # warm up
-    student(rbm, 2000 if options.device == "cuda" else 20, 50 if few else 200, 0)  # compile
+    student(rbm, 6000 if options.device == "cuda" else 20, 50 if few else 200, 0)  # compile
     for chains in (100,) if few else (2500, 10_000, 40_000):
         found["AIS"].append(ais(rbm, chains, 1000 if few else "2008", 0))
     few_samples: list[tuple[int, dict[str, Any]]] = [(1000, {})]
-    several = {"chains": 50_000, "thin": 50}  # the burn-in is paid for once
+    several = {"chains": 25_000, "thin": 50}  # the burn-in is paid for once
+    more = {"chains": 50_000, "thin": 50}
     many_samples = [(10_000, {}), (50_000, {}), (200_000, several), (400_000, several)]
+    many_samples += [(400_000, more), (500_000, more)]
     nade = None
-    for steps in (50, 200) if few else (1000, 5000, 20_000):
+    for steps in (50, 200) if few else (1000, 6000, 20_000):
         nade, took = student(rbm, steps, 50 if few else 200, 1)
         for samples, how in few_samples if few else many_samples:
             way = "distil, then bridge"
