@@ -294,6 +294,7 @@ class Method:
         began = time.perf_counter()
         check_target(target, chains=self.name == "bridge")
         densities = Densities(target, None if self.name in ("ais", "tempering") else proposal, seed)
+        densities.deadline = time.monotonic() + (getattr(self, "seconds", None) or math.inf)
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
             error = z.diagnostics["sampling_error"]
