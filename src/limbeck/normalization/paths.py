@@ -302,8 +302,9 @@ class GaussianPath(LinearPath):
         means = torch.stack([mean, *(box.peak.to(mean) for box in boxes)])
         factors = torch.stack([factor, *(box.factor.to(mean) for box in boxes)])
         wider = WIDER / math.sqrt(min(power, 1.0))
-        shares = torch.tensor([max(1 - sum(shares), LEAST), *(max(s, LEAST) for s in shares)])
-        self._set(means.to(x), wider * factors.to(x), (shares / shares.sum()).to(x))
+        rest = max(1 - sum(shares), LEAST)
+        weights = torch.tensor([rest, *(max(share, LEAST) for share in shares)])
+        self._set(means.to(x), wider * factors.to(x), (weights / weights.sum()).to(x))
 
     def _set(self, means: Tensor, factors: Tensor, shares: Tensor) -> None:
         r"""Begin with other normal distributions, and step sizes to be adapted."""
@@ -316,8 +317,8 @@ class GaussianPath(LinearPath):
         r"""Rows (n, size) after sweeps from events (n, *shape), until a time."""
         rows, target = x.flatten(1), self.target
         own = not isinstance(target, Energy) or target.sampler is not None
-        one = rows.new_ones(1)
-        self._set(*(t[None] for t in moments(rows)), one)
+        mean, factor = moments(rows)
+        self._set(mean[None], factor[None], rows.new_ones(1))
         self.differentiable = rows.shape[1] > 1
         try:
             differentiate(lambda x: self.log_unnormalized(x, 0.5), rows[:8])
@@ -332,7 +333,8 @@ class GaussianPath(LinearPath):
             if time.monotonic() > end:
                 break
             if done in (8, 16, 32, 64) and not own:
-                self._set(*(t[None] for t in moments(rows)), one)
+                mean, factor = moments(rows)
+                self._set(mean[None], factor[None], rows.new_ones(1))
         return rows[rows.isfinite().all(1)]
 
     def _missed(
@@ -342,7 +344,7 @@ class GaussianPath(LinearPath):
         if rows.shape[1] > MAX_SIZE:
             return [], []
         search = RealSearch(densities, rows, end=end)
-        regions, count = search.regions()
+        regions = search.regions()[0]
         boxes, shares = list[Box](), list[float]()
         total = max((region.log_mass for region in regions), default=0.0)
         for box, region in zip(search.sets, regions, strict=False):

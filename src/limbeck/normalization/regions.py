@@ -197,6 +197,8 @@ class RealSearch:
                     )
                     better |= gain
                 step[:, k] *= torch.where(better, 2.0, 0.5)
+            if (step < 1e-6 * self.spread).all():
+                break
         return rows, value
 
     def widths(self, peaks: Tensor, value: Tensor, axes: Tensor) -> Tensor:

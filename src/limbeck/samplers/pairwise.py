@@ -78,9 +78,9 @@ class Pairwise:
             [sites.repeat_interleave(q - 1), torch.arange(1, q).repeat(len(sites))]
         )
         constant = evaluate(torch.zeros(1, support.size, dtype=torch.long))
-        began = time.monotonic()
-        h = evaluate.at(single[:1], single[1:]) - constant
-        took = time.monotonic() - began
+        if (h := evaluate.at(single[:1], single[1:], end)) is None:
+            return None
+        h -= constant
         codes = torch.randint(q, (RANDOM_EVENTS, support.size), generator=generator)
         codes = torch.cat([codes, torch.arange(min(q, 16))[:, None].expand(-1, support.size)])
         x = support.decode(codes.to(like.dtype)).reshape(-1, *support.shape).to(like.device)
@@ -91,13 +91,14 @@ class Pairwise:
             independent = cls(support, float(constant), h, J, sites, groups).to(like)
             if independent.agrees(x, log_p):
                 return independent
-        if size > MAX_FEATURES or took * size / 2 > end - time.monotonic():
+        if size > MAX_FEATURES:
             return None
         one, other = torch.triu_indices(size, size, 1)
         apart = single[0, one] != single[0, other]
         one, other = one[apart], other[apart]
         both = torch.stack([one, other])
-        logs = evaluate.at(single[0][both], single[1][both])
+        if (logs := evaluate.at(single[0][both], single[1][both], end)) is None:
+            return None
         J[one, other] = logs - h[one] - h[other] - constant
         J += J.T.clone()
         if not (h.isfinite().all() and J.isfinite().all()):
@@ -249,12 +250,18 @@ class _Evaluation:
         rows = max(1, EVALUATED_TOGETHER // self.support.size)
         return torch.cat([self._log_density(part).double().cpu() for part in codes.split(rows)])
 
-    def at(self, sites: Tensor, values: Tensor) -> Tensor:
-        r"""log p̃ (n,) of first values but for some sites (k, n), which have values (k, n)."""
+    def at(self, sites: Tensor, values: Tensor, end: float) -> Tensor | None:
+        r"""log p̃ (n,) of first values but for some sites (k, n), which have values (k, n).
+
+        None where it would not end before a time on the monotonic clock.
+        """
         rows, parts = max(1, EVALUATED_TOGETHER // self.support.size), list[Tensor]()
+        began, count = time.monotonic(), math.ceil(sites.shape[1] / rows)
         for site, value in zip(sites.split(rows, 1), values.split(rows, 1), strict=True):
             codes = torch.zeros(site.shape[1], self.support.size, dtype=torch.long)
             parts.append(self(codes.scatter_(1, site.T, value.T)))
+            if (time.monotonic() - began) / len(parts) * count > end - began:
+                return None
         return torch.cat(parts)
 
     def _log_density(self, codes: Tensor) -> Tensor:
