@@ -254,3 +254,41 @@ def test_answers_of_attacks():
     problem = targets.of_mean(10, lambda m: 3 * m**3)
     exact = lb.exact_log_z(problem.target, progress=False)
     assert problem.log_z == pytest.approx(exact, abs=1e-4)
+
+
+NARROW = [
+    (0.5, 1.0, 1.0),
+    (0.5, -1.0, 0.3),
+]  # narrow and mirrored: nothing but symmetry leads there
+
+
+def test_annealing_starts_at_a_narrow_mode_that_a_symmetry_leads_to():
+    target = lb.Energy(mixture(*NARROW), lb.Real(20))
+    z = estimate(target, method="ais", samples=2000, schedule=120)
+    assert z.verdict.trustworthy, z.verdict
+    assert z.value == pytest.approx(0, abs=4.5 * z.std_error)
+
+
+@pytest.mark.parametrize("method", ["importance", "bridge"])
+@pytest.mark.parametrize("place", [-1.0, 5.0], ids=["mirrored", "constant"])
+def test_a_narrow_mode_that_a_proposal_misses_is_found_by_symmetries(method, place):
+    target = lb.Energy(mixture((0.5, 1.0, 1.0), (0.5, place, 0.3)), lb.Real(20))
+    proposal = Independent(Normal(torch.ones(20), 1.05), 1)
+    settings = {"burn_in": 20, "start": "proposal"} if method == "bridge" else {}
+    z = estimate(target, proposal, method=method, samples=2000, **settings)
+    assert z.verdict.state == "doubtful"
+    low, high = z.interval()
+    assert low < 0 < high
+
+
+def test_a_box_has_the_axes_of_a_peak():
+    factor = torch.linalg.cholesky(0.95 + 0.05 * torch.eye(6).double())
+    inverse = torch.linalg.inv(factor).float()
+    target = lb.Energy(lambda x: (x @ inverse.T).square().sum(1) / 2, lb.Real(6))
+    draws = (torch.randn(2000, 6, generator=generator(2)).double() @ factor.T).float()
+    regions, _ = RealSearch(Densities(target), draws).regions()
+    share = float(regions[0].inside.double().mean())
+    assert share > 0.6  # of a box along the coordinates, a hundredth
+    log_z = 3 * math.log(2 * math.pi) + float(factor.diagonal().log().sum())
+    error = math.hypot(regions[0].error * share, math.sqrt(share * (1 - share) / 2000))
+    assert math.exp(regions[0].log_mass - log_z) == pytest.approx(share, abs=4.5 * error)

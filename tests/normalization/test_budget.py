@@ -2,6 +2,8 @@ r"""log Z by a requested error or time: reached errors that hold, and what is sa
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -83,3 +85,14 @@ def test_what_cannot_be_is_refused():
         estimate(rbm, method="ais", schedule=2, seconds=1.0)
     with refused("std_error", "0.1"):
         estimate(rbm, method=lb.AIS(samples=10), std_error=0.1)
+
+
+def test_a_run_that_cannot_keep_its_time_says_so():
+    def energy(x):
+        time.sleep(0.3)
+        return x.square().sum(1) / 2
+
+    z = estimate(lb.Energy(energy, lb.Real(3)), seconds=0.5)
+    assert "instead of 0.5 s" in z.note
+    assert z.note in str(z)
+    assert not z.verdict

@@ -1,6 +1,7 @@
 r"""Exact log Z by sums over one site after the other."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import limbeck as lb
 from limbeck.normalization.elimination import find_elimination
 from limbeck.normalization.log_partition import choose_method
+from limbeck.normalization.mode_search import HURRIED
 
 
 def ring(x):
@@ -73,3 +75,26 @@ def test_an_event_that_differs_from_pairs_is_noticed():
         return lattice(x) - 50 * near
 
     assert choose_method(lb.Energy(needle, lb.Spins(8, 8), temperature=4.0)) == "bridge"
+
+
+def test_many_independent_sites_need_no_pairs():
+    h = torch.randn(3000, generator=torch.Generator().manual_seed(0))
+    z = lb.log_partition(lb.Energy(lambda x: -(x * h).sum(1), lb.Spins(3000)), progress=False)
+    assert z.method == "exact"
+    assert z.value == pytest.approx(float((2 * h.double().cosh()).log().sum()), rel=1e-6)
+
+
+def test_nothing_is_summed_that_would_end_too_late():
+    target = lb.Energy(ring, lb.Spins(30))
+    assert find_elimination(target, 2**20) is not None
+    assert find_elimination(target, 2**20, end=0.0) is None
+
+
+def test_couplings_where_climbs_had_no_time_to_lead_are_unchecked():
+    def energy(x):
+        time.sleep(0.02)
+        return ring(x)
+
+    z = lb.log_partition(lb.Energy(energy, lb.Spins(60)), seconds=1.0, progress=False)
+    assert (z.method, z.verdict.state) == ("exact", "unchecked")
+    assert z.verdict.reasons == (HURRIED,)

@@ -91,13 +91,11 @@ class AIS(Method):
         return along_path(densities, lambda path: self._annealed(densities, path, progress))
 
     def _annealed(self, densities: Densities, path: Any, progress: bool) -> Estimate:
-        began = time.monotonic()
         betas = [] if self.schedule is None else temperatures(self.schedule)
         annealing = Annealing(path, densities, progress)
         if self.spacing == "adaptive" or self.schedule is None:
-            annealing.pilot(self.seconds or math.inf)
+            annealing.pilot(densities.time_left())
         if self.schedule is None:
-            densities.deadline = began + (self.seconds or math.inf)
             forecast = annealing.rounds(self.std_error, densities.deadline)
         else:
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
@@ -186,14 +184,17 @@ class Annealing:
             took.append((n, (time.monotonic() - began) / len(gains)))
             spread = self._fit_lengths(gains)
             hurried = len(gains) < steps
-            if len(took) > 1 and (spread < 1 or hurried or steps >= MAX_PILOT_STEPS):
+            late = time.monotonic() - began > seconds / 6  # even a few steps take longer
+            if late or (len(took) > 1 and (spread < 1 or hurried or steps >= MAX_PILOT_STEPS)):
                 break
             if self.variance < 1.3 * before and len(took) > 2:
                 break
             before, steps = self.variance, 4 * steps
-        each = max(took[1][1] - took[0][1], 0.1 * took[1][1]) / (took[1][0] - took[0][0])
-        each = min(each, took[1][1] / took[1][0])
-        self.seconds_per_step = [max(took[1][1] - each * took[1][0], 0.0), each]
+        one, other = took[0], took[min(1, len(took) - 1)]
+        each = other[1] / other[0]
+        if len(took) > 1:
+            each = min(each, max(other[1] - one[1], 0.1 * other[1]) / (other[0] - one[0]))
+        self.seconds_per_step = [max(other[1] - each * other[0], 0.0), each]
         if callable(fix := getattr(self.path, "fix", None)):
             fix()
 
@@ -235,7 +236,8 @@ class Annealing:
         """
         end, left = limit, limit - time.monotonic()
         if limit < math.inf:
-            end -= left * min(max(CHECKING, self._time(*CHECKS) / left), 0.5)
+            checks = max(self._time(*CHECKS), 1.2 * self.densities.search_seconds)
+            end -= left * min(max(CHECKING, checks / left), 0.5)
         n, steps, forecast = self._plan(std_error, end)
         error = math.inf
         for _ in range(10):

@@ -2,6 +2,9 @@ r"""Exact log Z of targets whose sites interact in pairs: sites are summed out o
 
 from __future__ import annotations
 
+import heapq
+import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +20,7 @@ from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.pairwise import RANDOM_EVENTS, Pairwise
 from limbeck.supports import Discrete
 
+ENTRY_SECONDS = 3e-8  # of an entry of a table, about
 CHAINS, SWEEPS = 200, 200  # of the events at which couplings are compared with the target
 
 Factor = tuple[tuple[int, ...], Tensor]  # sites, and a table with one axis of q values for each
@@ -31,12 +35,14 @@ class Elimination:
         order: The sites.
         largest_table: The number of entries of the largest table.
         compared: The number of events at which couplings and target agree.
+        hurried: Whether there was no time to compare them where climbs lead.
     """
 
     pairs: Pairwise
     order: list[int]
     largest_table: int
     compared: int
+    hurried: bool = False
 
     def log_z(self, progress: bool = True) -> float:
         r"""log Z: each site is summed out of the product of the tables that it occurs in."""
@@ -73,11 +79,13 @@ class Elimination:
         return float(total)
 
 
-def find_elimination(target: ChainTarget, limit: int) -> Elimination | None:
+def find_elimination(
+    target: ChainTarget, limit: int, end: float = math.inf
+) -> Elimination | None:  # fmt: skip
     r"""How to sum a discrete target's sites out, with tables of at most `limit` entries.
 
-    None if its sites do not interact in pairs, if tables are larger, or for few events, all of
-    which may be summed as they are.
+    None if its sites do not interact in pairs, if tables are larger, if sums would not end before a
+    time on the monotonic clock, or for few events, all of which may be summed as they are.
     """
     support = getattr(target, "support", None)
     if not isinstance(support, Discrete) or isinstance(target, RBM):
@@ -86,54 +94,67 @@ def find_elimination(target: ChainTarget, limit: int) -> Elimination | None:
         return None
     with torch.no_grad(), evaluating(target):
         like = torch.empty(0, dtype=torch.float64, device=place_of(target)[0])
-        pairs = Pairwise.of(target.log_unnormalized, support, like)
+        pairs = Pairwise.of(target.log_unnormalized, support, like, end)
         if pairs is None:
             return None
-        order, largest = _order(pairs)
-        if support.count**largest > limit:
+        order, largest, entries = _order(pairs, limit)
+        if support.count**largest > limit or entries * ENTRY_SECONDS > end - time.monotonic():
             return None
-        compared = _compare(target, pairs)
-    return Elimination(pairs, order, support.count**largest, compared) if compared else None
+        compared, hurried = _compare(target, pairs, end)
+    if not compared:
+        return None
+    return Elimination(pairs, order, support.count**largest, compared, hurried)
 
 
-def _order(pairs: Pairwise) -> tuple[list[int], int]:
-    r"""Sites in an order that keeps tables small, and the number of sites of the largest table.
+def _order(pairs: Pairwise, limit: int) -> tuple[list[int], int, int]:
+    r"""Sites in an order that keeps tables small, the sites of the largest, and all entries.
 
-    The site that connects the fewest pairs of neighbours anew comes first.
+    The site that connects the fewest pairs of neighbours anew comes first. It stops where a table
+    has more entries than `limit`.
     """
-    n, others = pairs.support.size, pairs.support.count - 1
+    q, n, others = pairs.support.count, pairs.support.size, pairs.support.count - 1
     coupled = (pairs.couplings.reshape(n, others, n, others) != 0).any(3).any(1)
     near = {site: set(row.nonzero()[:, 0].tolist()) for site, row in enumerate(coupled)}
-    order, largest = list[int](), 0
+    order, largest, entries = list[int](), min(map(len, near.values())) + 1, 0
+    if q**largest > limit:
+        return order, largest, entries
 
-    def new_pairs(site: int) -> int:
-        return sum(len(near[site] - near[other]) - 1 for other in near[site])
+    def cost(site: int) -> tuple[int, int, int]:
+        around = near[site]
+        return sum(len(around - near[other]) - 1 for other in around), len(around), site
 
-    costs = {site: new_pairs(site) for site in near}
-    while near:
-        site = min(near, key=lambda i: (costs[i], len(near[i])))
+    costs = {site: cost(site) for site in near}
+    queue = sorted(costs.values())
+    while queue and q**largest <= limit:
+        site = (first := heapq.heappop(queue))[2]
+        if costs.get(site) != first:  # it has changed, or is in the order
+            continue
+        del costs[site]
         around = near.pop(site)
-        largest = max(largest, len(around) + 1)
+        largest, entries = max(largest, len(around) + 1), entries + q ** (len(around) + 1)
         for other in around:
             near[other] |= around
             near[other] -= {site, other}
         for changed in around.union(*(near[other] for other in around)):
-            costs[changed] = new_pairs(changed)
+            costs[changed] = cost(changed)
+            heapq.heappush(queue, costs[changed])
         order.append(site)
-    return order, largest
+    return order, largest, entries
 
 
-def _compare(target: ChainTarget, pairs: Pairwise) -> int:
+def _compare(target: ChainTarget, pairs: Pairwise, end: float) -> tuple[int, bool]:
     r"""The number of events at which couplings and target were compared; 0 if they differ.
 
     They are where chains of the couplings are, and where climbs of the target itself lead to.
+    The second value is whether there was no time for climbs.
     """
     densities = Densities(target)
+    densities.deadline = end
     generator = densities.generator("couplings")
     x = pairs.support.start(CHAINS, generator, densities.device, densities.dtype)
     x = pairs.to(x).sweep(x, SWEEPS, generator)
     search = ModeSearch(densities, pairs.support, x)
     x = torch.cat([x, search.likely_events()[1]])
     if not pairs.to(x).agrees(x, target.log_unnormalized(x)):
-        return 0
-    return RANDOM_EVENTS + len(x)
+        return 0, False
+    return RANDOM_EVENTS + len(x), search.hurried

@@ -18,9 +18,10 @@ from limbeck.models.rbm import RBM, log_z_parts
 from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
 from limbeck.normalization.bridge import Bridge
-from limbeck.normalization.elimination import find_elimination
+from limbeck.normalization.elimination import Elimination, find_elimination
 from limbeck.normalization.estimate import Bound, LogPartition, Method, Verdict
 from limbeck.normalization.importance import Importance
+from limbeck.normalization.mode_search import HURRIED
 from limbeck.normalization.normalize import normalize
 from limbeck.normalization.tempering import Tempering
 from limbeck.progress import announce, tracked
@@ -30,6 +31,7 @@ from limbeck.supports import Discrete
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
 DEFAULT_ERROR, DEFAULT_SECONDS = 0.01, 40.0  # of "auto", where neither is given
 PILOT_SAMPLES = 1000
+LATE = 1.3  # times the seconds, plus one: the verdict of a run that took longer says so
 DRAWS_PER_CHAIN = 8  # of a bridge: they share a burn-in
 
 
@@ -60,15 +62,24 @@ class Exact:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
-        value, details = self._sum(target, progress)
-        results = value, 0.0, "exact", Verdict(), Bound(value, 0.0), Bound(value, 0.0), details
-        return LogPartition(*results, seed=seed, seconds=time.perf_counter() - began)
+        z = self.sum(target, find_elimination(target, self.limit), progress)
+        z.seed, z.seconds = seed, time.perf_counter() - began
+        return z
 
-    def _sum(self, target: ChainTarget, progress: bool) -> tuple[float, dict[str, Any]]:
-        r"""log Z, and diagnostics of sums over one site after the other."""
-        if (sums := find_elimination(target, self.limit)) is not None:
+    def sum(self, target: ChainTarget, sums: Elimination | None, progress: bool) -> LogPartition:
+        r"""log Z by sums over one site after the other, or else over all events."""
+        details: dict[str, Any] = {}
+        unchecked: tuple[str, ...] = ()
+        if sums is not None:
+            value = sums.log_z(progress)
             details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
-            return sums.log_z(progress), details
+            unchecked = (HURRIED,) * sums.hurried
+        else:
+            value = self._enumerated(target, progress)
+        bound = Bound(value, 0.0)
+        return LogPartition(value, 0.0, "exact", Verdict((), unchecked), bound, bound, details)
+
+    def _enumerated(self, target: ChainTarget, progress: bool) -> float:
         if isinstance(target, RBM):
             parts = log_z_parts(target, self.limit, self.block, progress)
         else:
@@ -78,7 +89,7 @@ class Exact:
         if not math.isfinite(log_z):
             expected = "finite log densities, or −∞ at some of the events"
             raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
-        return log_z, {}
+        return log_z
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -138,20 +149,23 @@ def log_partition(
     >>> log_partition(rbm).method
     'exact'
     """
-    began = time.perf_counter()
+    began, sums = time.monotonic(), None
     settings |= {"samples": samples, "burn_in": burn_in}
     budget = {"std_error": std_error, "seconds": seconds}
     if isinstance(method, str):
         choice("method", method, METHODS)
         if method == "auto":
             densities.check_target(target, chains=False)
-            method = choose_method(target) if exact else "bridge"
+            half = math.inf if seconds is None else began + seconds / 2
+            method, sums = _feasible(target, half) if exact else ("bridge", None)
             if method == "bridge" and proposal is None:
                 method = "ais"
                 given = (settings.get(name) for name in ("samples", "schedule"))
                 if not any((*budget.values(), *given)):
                     budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
         if method == "ais" and any(budget.values()):
+            if seconds is not None:  # less what has passed
+                budget["seconds"] = max(began + seconds - time.monotonic(), 0.1 * seconds)
             settings |= budget
         known = {field.name for kind in KINDS.values() for field in fields(kind)}
         for name in settings.keys() - known:
@@ -175,19 +189,23 @@ def log_partition(
                 expected = f"no such keyword with a method object: {where}"
                 raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
-        std_error, seconds = method.std_error, method.seconds
+        std_error, seconds = method.std_error, seconds or method.seconds
     if proposal is None and isinstance(method, Bridge | Importance):
         device, _ = densities.place_of(target)
         options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
         options |= {"device": device, "seed": seed, "progress": progress}
         proposal = normalize(target, **options).student
     if (std_error or seconds) and not isinstance(method, AIS | Exact):
-        left = math.inf if seconds is None else seconds - (time.perf_counter() - began)
+        left = math.inf if seconds is None else seconds - (time.monotonic() - began)
         method = _with_samples(method, target, proposal, std_error, left, seed, progress)
-    z = method.estimate(target, proposal, seed=seed, progress=progress)
-    z.seconds = time.perf_counter() - began
+    if isinstance(method, Exact) and sums is not None:
+        z = method.sum(target, sums, progress)
+        z.seed = seed
+    else:
+        z = method.estimate(target, proposal, seed=seed, progress=progress)
+    z.seconds = time.monotonic() - began
     if std_error or seconds:
-        z.note = _note(z, std_error)
+        z.note = _note(z, std_error, seconds)
     return z
 
 
@@ -220,11 +238,17 @@ def _with_samples(
     return with_runs(n)
 
 
-def _note(z: LogPartition, std_error: float | None) -> str:
+def _note(z: LogPartition, std_error: float | None, seconds: float | None) -> str:
     r"""What was done to reach an error or to keep within a time."""
+    late = ""
+    if seconds is not None and z.seconds > LATE * seconds + 1:
+        late = (
+            f"It took {z.seconds:.0f} s instead of {seconds:g} s: a single evaluation of the "
+            "target, or a sweep of it, takes too long."
+        )
     how = f"{z.samples:,} samples after a pilot run"
-    if z.method == "exact":
-        return ""
+    if z.method == "exact" or late:
+        return late
     if "temperatures" in z.diagnostics:
         count, rounds = z.diagnostics["temperatures"], z.diagnostics.get("rounds", 1)
         how = f"{z.samples:,} runs of {count:,} temperatures, in {rounds} round{'s' * (rounds > 1)}"
@@ -236,12 +260,35 @@ def _note(z: LogPartition, std_error: float | None) -> str:
 
 def choose_method(target: ChainTarget) -> str:
     r"""The method that "auto" stands for: "exact" where few events are to be summed."""
-    if isinstance(target, RBM):
-        return "exact" if 2 ** min(target.visible, target.hidden) <= ENUMERABLE else "bridge"
+    return _feasible(target, math.inf)[0]
+
+
+def _feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
+    r"""The method of "auto", and how to sum sites out, if sums end before a time."""
     support = target.support
-    count = math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
-    small = count <= ENUMERABLE or find_elimination(target, ENUMERABLE) is not None
-    return "exact" if small else "bridge"
+    if isinstance(target, RBM):
+        count = 2.0 ** min(target.visible, target.hidden)
+    else:
+        count = math.exp(min(support.log_count, 700)) if isinstance(support, Discrete) else math.inf
+    if count <= ENUMERABLE:
+        late = end < math.inf and _time_of(target, count, end) > end - time.monotonic()
+        return "bridge" if late else "exact", None
+    sums = find_elimination(target, ENUMERABLE, end)
+    return "exact" if sums is not None else "bridge", sums
+
+
+@torch.no_grad()
+def _time_of(target: ChainTarget, count: float, end: float) -> float:
+    r"""A forecast of the seconds that many evaluations take."""
+    support, n, block = target.support, densities.EVENTS, 2**22 // target.support.size
+    while True:
+        x = support.start(n, torch.Generator().manual_seed(0)).to(*densities.place_of(target))
+        began = time.monotonic()
+        target.log_unnormalized(x)
+        took = time.monotonic() - began
+        if n >= min(block, count) or took > 0.02 * (end - began):
+            return took * max(count / n, 1.0)
+        n = min(8 * n, block)
 
 
 @checked_arguments
@@ -263,7 +310,8 @@ def exact_log_z(
     >>> round(exact_log_z(RBM([[0.0], [0.0]], [0.0, 0.0], [0.0])) / math.log(2), 9)
     3.0
     """
-    return Exact(limit=limit, block=block)._sum(target, progress)[0]
+    method = Exact(limit=limit, block=block)
+    return method.sum(target, find_elimination(target, limit), progress).value
 
 
 def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:

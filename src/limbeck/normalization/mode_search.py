@@ -162,8 +162,6 @@ def check_modes(
     support = densities.support
     if not math.isfinite(log_z + std_error) or (not support.discrete and support.size > MAX_SIZE):
         return [], [], 0.0, {}
-    if not support.discrete and densities.time_left() < 0:
-        return [], [HURRIED], 0.0, {}
     x = x[: max(1, MAX_CHECKED // x.shape[1])]
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
     log_weights = None if log_weights is None else log_weights[: len(draws)]
@@ -273,9 +271,9 @@ class ModeSearch:
         names = [f"the event of all {value:g}" for value in values.tolist()]
         climbed = constant[:0]
         began, random = time.monotonic(), self._high_events(64)
-        calls = support.size * (support.count - 1) * 10 if self.rbm is None else 10
+        calls = support.size * (support.count - 1) * 2 if self.rbm is None else 10
         if calls * (time.monotonic() - began) > self.densities.time_left():
-            self.hurried = True
+            self.hurried = self.rbm is not None or self.sites_are_few
         elif self.rbm is not None or self.sites_are_few:
             some = chosen_rows(draws, 16, self.generator)
             every = 20 * support.count**support.size  # so many draws reach nearly all events
@@ -283,8 +281,13 @@ class ModeSearch:
             starts = [constant, random, some, *self._images(some)]
             if self.given is not None:
                 starts.append(chosen_rows(self.given.to(draws), 16, self.generator))
-            peaks = tops(self.rbm or self, torch.cat(starts), 20)
-            climbed = _distinct(*peaks, constant)
+            x = torch.cat(starts)
+            for _ in range(20 if self.rbm is None else 1):
+                before, (value, x) = x, tops(self.rbm or self, x, 20 if self.rbm else 1)
+                if still := torch.equal(before, x) or self.densities.time_left() < 0:
+                    break
+            self.hurried = not still and self.rbm is None
+            climbed = _distinct(value, x, constant)
         for event in climbed:
             shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
             more = ", …" if event.numel() > 8 else ""

@@ -3,6 +3,7 @@ r"""Paths from a density with a known normaliser to a target: log p̃_t = max(1 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -13,7 +14,7 @@ from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.normalization.densities import Densities, place_of
-from limbeck.posteriors.coordinates import Affine
+from limbeck.normalization.regions import MAX_SIZE, Box, RealSearch
 from limbeck.samplers.chains import start_events
 from limbeck.samplers.hmc import Point, StepSize, differentiate, move
 from limbeck.samplers.pairwise import Pairwise, draw_values
@@ -25,6 +26,8 @@ CHAINS, SWEEPS = 400, 100  # of short chains that the start of a path is fitted 
 WIDER = 1.2  # the standard deviations of a Gaussian start, in those of these chains
 STEP_SIZES = 17  # places on a path that have a step size each
 MAX_LEAPFROG_STEPS = 40
+MAX_NORMALS = 6  # at peaks that short chains miss
+LEAST = 0.1  # the share of each normal distribution at the start of a path
 
 Position = float | Tensor  # t, of all chains or (n,) of each
 T = TypeVar("T")
@@ -86,7 +89,7 @@ def path_of(densities: Densities, fitted: bool = True, pairs: bool = True) -> Li
         return PairwisePath(_as_pairs(target), densities, fitted)
     if not isinstance(target, Energy):
         target = Energy(lambda x: -densities.target.log_unnormalized(x), support)
-    count = max(CHAINS, support.size * support.count)
+    count = max(CHAINS, support.size * support.count // 8)
     x = start_events(densities, "target", count, densities.generator("couplings"))
     couplings = target._pairs_at(x) if pairs else None
     if couplings is None:
@@ -252,52 +255,115 @@ class PairwisePath:
         return torch.cat([torch.zeros_like(odds[:, :1]), odds], 1).logsumexp(1)
 
 
-class GaussianPath(LinearPath):
-    r"""From a normal distribution, fitted to short chains, to a density over real numbers.
+class Normals:
+    r"""A mixture of normal distributions of rows, by means (k, size), factors and shares (k,)."""
 
-    Chains move by HMC, with a step size for each part of the path that is adapted while `adapting`;
-    or by slice sampling, where there are no derivatives.
+    def __init__(self, means: Tensor, factors: Tensor, shares: Tensor) -> None:
+        self.means, self.factors, self.shares = means, factors, shares
+        self.inverses = torch.linalg.inv(factors.double()).to(means)
+        volume = means.shape[1] / 2 * math.log(2 * math.pi) + factors.double().slogdet().logabsdet
+        self.constants = (shares.double().log() - volume).to(means)[:, None]
+
+    def logs(self, x: Tensor) -> Tensor:
+        r"""Log densities (k, n) of rows, with their shares."""
+        whitened = (x - self.means[:, None]) @ self.inverses.mT
+        return self.constants - whitened.square().sum(2) / 2
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        like = self.means
+        x = torch.randn(n, like.shape[1], generator=generator, device=like.device, dtype=like.dtype)
+        part = torch.multinomial(self.shares, n, True, generator=generator)
+        for k, (mean, factor) in enumerate(zip(self.means, self.factors, strict=True)):
+            x[part == k] = mean + x[part == k] @ factor.T
+        return x
+
+
+class GaussianPath(LinearPath):
+    r"""From normal distributions, fitted to short chains and peaks, to a density over real numbers.
+
+    Chains move by HMC, on the scale of each normal distribution in turn, with step sizes for each
+    part of the path that are adapted while `adapting`; or by slice sampling, where there are no
+    derivatives.
     """
 
     def __init__(self, densities: Densities, power: float = 1.0) -> None:
         self.target, self.support, self.power = densities.target, densities.support, power
+        self.log_z, self.adapting, self.turn = 0.0, True, 0
         generator = densities.generator("base")
         x = start_events(densities, "target", CHAINS, generator)
         x = x[densities.log_target(x) > -math.inf]
         if len(x) < 8:
             expected = "a density above zero at starts: a target.start(n, generator)"
             raise ArgumentError("target", "a density of zero at its starts", expected)
-        rows = self.target.advance(x, SWEEPS, generator).flatten(1).double()
-        n, size = rows.shape
-        rows = rows[rows.isfinite().all(1)]
-        covariance = torch.cov(rows.T).reshape(size, size)
-        shrink = min(1.0, size / n)  # towards independent coordinates
-        diagonal = covariance.diagonal().clamp_min(1e-12)
-        covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
+        began, left = time.monotonic(), densities.time_left()
+        x = self._short_chains(x, began + 0.1 * left, generator)
+        boxes, shares = self._missed(densities, x, began + 0.25 * left)
+        mean, factor = moments(x)
+        means = torch.stack([mean, *(box.peak.to(mean) for box in boxes)])
+        factors = torch.stack([factor, *(box.factor.to(mean) for box in boxes)])
         wider = WIDER / math.sqrt(min(power, 1.0))
-        factor = (wider * torch.linalg.cholesky(covariance)).to(x.dtype)
-        self.normal, self.log_z = Affine(rows.mean(0).to(x.dtype), factor), 0.0
-        self.constant = -size / 2 * math.log(2 * math.pi) - self.normal.log_volume
-        self.adapting, first = True, size**-0.25
-        self.sizes = [StepSize(first, 0.8) for _ in range(STEP_SIZES)]
-        self.step_sizes = x.new_full((STEP_SIZES,), first)
-        self.differentiable = size > 1
+        rest = max(1 - sum(shares), LEAST)
+        weights = torch.tensor([rest, *(max(share, LEAST) for share in shares)])
+        self._set(means.to(x), wider * factors.to(x), (weights / weights.sum()).to(x))
+
+    def _set(self, means: Tensor, factors: Tensor, shares: Tensor) -> None:
+        r"""Begin with other normal distributions, and step sizes to be adapted."""
+        first = means.shape[1] ** -0.25
+        self.normals = Normals(means, factors, shares)
+        self.sizes = [[StepSize(first, 0.8) for _ in range(STEP_SIZES)] for _ in means]
+        self.step_sizes = means.new_full((len(means), STEP_SIZES), first)
+
+    def _short_chains(self, x: Tensor, end: float, generator: torch.Generator) -> Tensor:
+        r"""Rows (n, size) after sweeps from events (n, *shape), until a time."""
+        rows, target = x.flatten(1), self.target
+        own = not isinstance(target, Energy) or target.sampler is not None
+        mean, factor = moments(rows)
+        self._set(mean[None], factor[None], rows.new_ones(1))
+        self.differentiable = rows.shape[1] > 1
         try:
-            rows = self.sample(8, generator)
-            differentiate(lambda x: self.log_unnormalized(x, 0.5), rows)
+            differentiate(lambda x: self.log_unnormalized(x, 0.5), rows[:8])
         except (NotDifferentiableError, RuntimeError):
             self.differentiable = False
+        for done in range(1, SWEEPS + 1):
+            if own:
+                x = target.advance(x, 1, generator)
+                rows = x.flatten(1)
+            else:
+                rows = self.advance(rows, 1 / self.power, generator)
+            if time.monotonic() > end:
+                break
+            if done in (8, 16, 32, 64) and not own:
+                mean, factor = moments(rows)
+                self._set(mean[None], factor[None], rows.new_ones(1))
+        return rows[rows.isfinite().all(1)]
+
+    def _missed(
+        self, densities: Densities, rows: Tensor, end: float
+    ) -> tuple[list[Box], list[float]]:
+        r"""Boxes around peaks that chains hardly visit, and their shares of the mass in boxes."""
+        if rows.shape[1] > MAX_SIZE:
+            return [], []
+        search = RealSearch(densities, rows, end=end)
+        regions = search.regions()[0]
+        boxes, shares = list[Box](), list[float]()
+        total = max((region.log_mass for region in regions), default=0.0)
+        for box, region in zip(search.sets, regions, strict=False):
+            share, visited = math.exp(region.log_mass - total), float(region.inside.double().mean())
+            if share > 1e-3 and visited < 0.1 * share and region.error < 0.5:
+                boxes.append(box)
+                shares.append(share)
+        if boxes:
+            densities.peaks = torch.stack([box.peak for box in boxes])
+        return boxes[:MAX_NORMALS], shares[:MAX_NORMALS]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        like = self.normal.mean
-        noise = torch.randn(n, len(like), generator=generator, device=like.device, dtype=like.dtype)
-        return self.normal.back(noise)
+        return self.normals.sample(n, generator)
 
     def events(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.support.shape)
 
     def _log_normal(self, x: Tensor) -> Tensor:
-        return self.constant - self.normal.distance(x) / 2
+        return self.normals.logs(x).logsumexp(0)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log = self.power * self.target.log_unnormalized(self.events(x)).double()
@@ -321,25 +387,28 @@ class GaussianPath(LinearPath):
         t = torch.as_tensor(t, dtype=x.dtype, device=x.device).expand(len(x))
         if not self.differentiable:
             return self._slices(x, t, generator)
+        self.turn = turn = (self.turn + 1) % len(self.sizes)
         place = (t.clamp(0, 1) * (STEP_SIZES - 1)).round().long()
-        step = (self.step_sizes[place] / t.clamp_min(1).sqrt())[:, None]
+        step = (self.step_sizes[turn, place] / t.clamp_min(1).sqrt())[:, None]
         uniform = torch.rand(step.shape, generator=generator, device=x.device, dtype=x.dtype)
         count = ((0.33 + 0.67 * uniform) * 2.4 / step).ceil().clamp_max(MAX_LEAPFROG_STEPS)
 
         def evaluate(rows: Tensor) -> Point:
             return differentiate(lambda x: self.log_unnormalized(x, t), rows)
 
-        moved = move(evaluate, evaluate(x), step, self.normal.factor / WIDER, count, generator)
-        if self.adapting:
-            for k in place.unique().tolist():
-                accepted = moved.acceptance[place == k].clamp_min(0.1)
-                size = self.sizes[k]
+        scale = self.normals.factors[turn] / WIDER
+        moved = move(evaluate, evaluate(x), step, scale, count, generator)
+        if self.adapting:  # by the chains that are where this scale fits
+            own = self.normals.logs(x).argmax(0) == turn
+            for k in place[own].unique().tolist():
+                accepted = moved.acceptance[own & (place == k)].clamp_min(0.1)
+                size = self.sizes[turn][k]
                 size.update(float(1 / (1 / accepted).mean()))
-                self.step_sizes[k] = min(math.exp(size.log), 2.0)
+                self.step_sizes[turn, k] = min(math.exp(size.log), 2.0)
         return moved.end.x
 
     def _slices(self, x: Tensor, t: Tensor, generator: torch.Generator) -> Tensor:
-        x, width = x.clone(), 2 * self.normal.factor.norm(dim=1)
+        x, width = x.clone(), 2 * self.normals.factors[0].norm(dim=1)
         for level in t.unique().tolist():
             rows = t == level
             density = lambda u, level=level: self.log_unnormalized(u, level)  # noqa: E731
@@ -349,5 +418,15 @@ class GaussianPath(LinearPath):
     def fix(self) -> None:
         r"""End the adaptation: later sweeps leave p_t invariant exactly."""
         if self.adapting:
-            means = [min(math.exp(size.mean), 2.0) for size in self.sizes]
+            means = [[min(math.exp(size.mean), 2.0) for size in part] for part in self.sizes]
             self.step_sizes, self.adapting = self.step_sizes.new_tensor(means), False
+
+
+def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The mean of rows (n, size), and a factor of their covariance, shrunk where rows are few."""
+    n, size = rows.shape
+    covariance = torch.cov(rows.double().T).reshape(size, size)
+    shrink = min(1.0, size / n)  # towards independent coordinates
+    diagonal = covariance.diagonal().clamp_min(1e-12)
+    covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
+    return rows.mean(0), torch.linalg.cholesky(covariance).to(rows)

@@ -3,6 +3,7 @@ r"""Regions of high density and their mass; over real numbers, boxes around wher
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from limbeck.normalization.densities import Densities, centre_and_spread, chosen
 from limbeck.samplers.chains import start_events
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
+FAR_EVENTS = 2**15  # the highest of which climbs start from
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
 INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
@@ -32,19 +34,26 @@ Set = TypeVar("Set", bound=Any)  # with a centre, and contains(rows)
 
 
 class Box(NamedTuple):
-    r"""A box around a peak (size,), with widths (2, size) below and above it."""
+    r"""A box around a peak (size,), with widths (2, size) below and above it along axes."""
 
     peak: Tensor
     widths: Tensor
+    axes: Tensor  # (size, size), in columns
 
     @property
     def centre(self) -> Tensor:
         return self.peak[None]
 
+    @property
+    def factor(self) -> Tensor:
+        r"""Of the covariance (size, size) of a normal distribution that is as wide."""
+        return self.axes * self.widths.mean(0) / 2
+
     def contains(self, rows: Tensor) -> Tensor:
         r"""Whether rows (n, size) are inside, (n,)."""
         below, above = self.widths
-        return ((rows >= self.peak - below) & (rows <= self.peak + above)).all(1)
+        places = torch.linalg.solve(self.axes, (rows - self.peak).T).T
+        return ((places >= -below) & (places <= above)).all(1)
 
     def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         r"""Rows (n, size) and their log densities: on each side a normal cut at two deviations."""
@@ -54,8 +63,8 @@ class Box(NamedTuple):
         total = below + above
         t = torch.special.ndtri(0.5 + INSIDE * u)
         log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / 2) - total.log()
-        rows = self.peak + torch.where(side < above / total, above, -below) * t / 2
-        return rows, log.sum(1)
+        places = torch.where(side < above / total, above, -below) * t / 2
+        return self.peak + places @ self.axes.T, log.sum(1) - self.axes.slogdet().logabsdet
 
 
 def measured(
@@ -106,12 +115,18 @@ def _mass(log_weights: Tensor, exact: float) -> tuple[float, float]:
 class RealSearch:
     r"""Peaks of a density over real numbers, from draws (n, *shape) and other events."""
 
-    def __init__(self, densities: Densities, draws: Tensor, given: Tensor | None) -> None:
+    def __init__(
+        self, densities: Densities, draws: Tensor, given: Tensor | None = None,
+        end: float | None = None,
+    ) -> None:  # fmt: skip
         self.densities, self.given, self.evaluations = densities, given, 0
+        self.end = densities.deadline if end is None else end  # on the monotonic clock
+        self.far = FAR_EVENTS
         self.hurried = self.singular = False
         self.generator = densities.generator("modes")
         self.draws = draws.flatten(1).double()
         self.centre, self.spread = centre_and_spread(self.draws)
+        self.sets = list[Box]()
 
     def log_p(self, rows: Tensor) -> Tensor:
         r"""log p̃ (n,) of rows (n, size); −∞ where it is no number, or +∞ at a single point."""
@@ -124,26 +139,45 @@ class RealSearch:
         return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
 
     def starts(self) -> Tensor:
-        r"""Draws and their mirror images, the target's own starts, data, and events far out."""
+        r"""Draws, events far out, constant events, the target's own starts, data and known peaks.
+
+        In few dimensions, events far out hit what nothing leads to. Of them and of constant ones,
+        climbs start from the highest, and from those that a normal distribution expects least.
+        """
         some = chosen_rows(self.draws, 16, self.generator)
         own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
-        parts = [some, -some[:4], 2 * self.centre - some[4:8], 0 * some[:1], own]
+        given = [rows.flatten(1).to(some) for rows in (self.given, self.densities.peaks)
+                 if rows is not None]  # fmt: skip
+        parts = [
+            some,
+            0 * some[:1],
+            own,
+            *(chosen_rows(rows, 16, self.generator) for rows in given),
+        ]
         place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
         size = some.shape[1]
-        n = 4096 if size > 4 else 2**15  # in few dimensions, these hit what nothing leads to
-        far = 2 ** (10 * torch.rand(n, 1, **place))
-        wide = self.centre + far * self.spread * torch.randn(n, size, **place)
+        far = 2 ** (10 * torch.rand(self.far, 1, **place))
+        wide = self.centre + far * self.spread * torch.randn(self.far, size, **place)
+        most = 2 * float(self.draws.abs().max())
+        constant = torch.linspace(-most, most, 65, device=some.device, dtype=some.dtype)
+        wide = torch.cat([wide, constant[:, None].expand(-1, size)])
         low, high = self.draws.aminmax(dim=0)
         wide = wide[((wide < low) | (wide > high)).any(1)]
         log = self.log_p(wide)
         wide, log = wide[log > -math.inf], log[log > -math.inf]
-        if len(wide):  # the highest; and any, since a density may be flat between gaps
-            highest = wide[log.topk(min(16, len(log))).indices]
-            parts += [highest, chosen_rows(wide, 16, self.generator)]
-        if self.given is not None:
-            parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
-        starts = torch.cat(parts)
+        if len(wide):  # any of them too, since a density may be flat between gaps
+            count = min(16, len(log))
+            expected = -((wide - self.centre) / (1.5 * self.spread)).square().sum(1) / 2
+            parts += [wide[log.topk(count).indices], wide[(log - expected).topk(count).indices]]
+            parts.append(chosen_rows(wide, 16, self.generator))
+        starts = torch.cat([*parts, *self.images(some[:4])])
         return starts[self.log_p(starts) > -math.inf]
+
+    def images(self, rows: Tensor) -> list[Tensor]:
+        r"""Mirror images of rows (n, size), and with coordinates in other orders."""
+        order = torch.randperm(rows.shape[1], generator=self.generator, device=rows.device)
+        others = rows, rows.flip(1), rows.roll(1, 1), rows[:, order]
+        return [*others[1:], *(-other for other in others), 2 * self.centre - rows]
 
     def climb(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         r"""The rows (n, size) where climbs end, and log p̃ there."""
@@ -163,42 +197,88 @@ class RealSearch:
                     )
                     better |= gain
                 step[:, k] *= torch.where(better, 2.0, 0.5)
+            if (step < 1e-6 * self.spread).all():
+                break
         return rows, value
 
-    def widths(self, peaks: Tensor, value: Tensor) -> Tensor:
-        r"""How far (n, 2, size) from peaks, on each side, log p̃ has fallen by `DROP`."""
+    def widths(self, peaks: Tensor, value: Tensor, axes: Tensor) -> Tensor:
+        r"""How far (n, 2, size) from peaks along axes (n, size, size) log p̃ falls by `DROP`."""
         n, size = peaks.shape
         scales = 2.0 ** torch.arange(-26, 12, device=peaks.device, dtype=torch.float64)
         widths = peaks.new_empty(n, 2, size)
         for k in range(size):
             for side, sign in enumerate((-1, 1)):
-                other = peaks[:, None].repeat(1, len(scales), 1)
-                other[:, :, k] += sign * scales * self.spread[k]
+                other = peaks[:, None] + sign * scales[:, None] * axes[:, None, :, k]
                 low = self.log_p(other.flatten(0, 1)).view(n, -1) < value[:, None] - DROP
                 first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
-                widths[:, side, k] = scales[first] * self.spread[k]
+                widths[:, side, k] = scales[first]
         return widths
+
+    def axes(self, peak: Tensor, value: Tensor, widths: Tensor) -> Tensor | None:
+        r"""Principal axes (size, size) at a peak, by second differences; None for coordinates."""
+        step = widths.mean(0) * self.spread / 2
+        size, rise = len(peak), torch.eye(len(peak), device=peak.device).double()
+        one, other = torch.tril_indices(size, size, -1, device=peak.device)
+        single = self.log_p(peak + rise * step)
+        both = self.log_p(peak + (rise[one] + rise[other]) * step)
+        curved = (2 * value - single - self.log_p(peak - rise * step)).diag()
+        curved[one, other] = curved[other, one] = single[one] + single[other] - both - value
+        scale = curved.diagonal().clamp_min(1e-300).rsqrt()
+        correlated = (curved * scale * scale[:, None]).tril(-1).abs() > 0.1
+        if not curved.isfinite().all() or not correlated.any():
+            return None
+        stretch, turn = torch.linalg.eigh(curved)
+        return step[:, None] * turn * stretch.rsqrt() if stretch[0] > 0 else None
 
     def boxes(self, most: int = 12) -> list[Box]:
         r"""Boxes around the peaks that seem to have most of the mass; one may lie in another."""
-        peaks, value = self.climb(self.starts())
+        began = time.monotonic()
+        self.log_p(self.draws[:64])
+        took, left = time.monotonic() - began, self.end - began
+        if 5 * ROUNDS * len(self.centre) * took > left:  # two climbs, and what follows
+            self.hurried = True
+            return []
+        self.far = int(min(FAR_EVENTS, 16 * left / max(took, 1e-9)))
+        peaks, value = self._distinct(*self.climb(self.starts()))
+        if len(peaks):
+            images = self.climb(torch.cat(self.images(peaks[:8])))
+            peaks, value = self._distinct(
+                torch.cat([peaks, images[0]]), torch.cat([value, images[1]])
+            )
         if not len(peaks):
             return []
-        peaks = peaks[value.argsort(descending=True)]
-        value = value.sort(descending=True).values
-        widths, boxes = self.widths(peaks, value), list[Box]()
-        for k in (value + widths.sum(1).log().sum(1)).argsort(descending=True).tolist():
-            new = Box(peaks[k], widths[k])
+        plain = self.spread.diag().expand(len(peaks), -1, -1)
+        widths, boxes = self.widths(peaks, value, plain), list[Box]()
+        log_mass = value + (widths.sum(1) * self.spread).log().sum(1)
+        for k in log_mass.argsort(descending=True).tolist():
+            new = Box(peaks[k], widths[k], plain[0])
             same = any(
                 bool(box.contains(new.peak[None]) & new.contains(box.peak[None])) for box in boxes
             )  # a spike may be in the box of a broad peak, but not the broad peak in the spike's
-            if len(boxes) < most and not same:
-                boxes.append(new)
+            if len(boxes) == most or same:
+                continue
+            if (axes := self.axes(peaks[k], value[k], widths[k])) is not None:
+                turned = self.widths(peaks[k, None], value[k, None], axes[None])[0]
+                new = Box(peaks[k], turned, axes)
+            boxes.append(new)
         return boxes
+
+    def _distinct(self, peaks: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Peaks in falling order of log p̃, without those that are the same but for rounding."""
+        chosen = list[int]()
+        for k in value.argsort(descending=True).tolist():
+            if value[k] == -math.inf or len(chosen) == 64:
+                break
+            near = ((peaks[chosen] - peaks[k]).abs() < 0.01 * self.spread).all(1)
+            if not (near & (value[chosen] - value[k] < 0.01)).any():
+                chosen.append(k)
+        return peaks[chosen], value[chosen]
 
     def regions(self) -> tuple[list[Region], int]:
         r"""Boxes as regions, and their number."""
+        began = time.monotonic()
         boxes, names = self.boxes(), list[str]()
+        self.sets = boxes
         for box in boxes:
             shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
             more = ", …" if len(box.peak) > 8 else ""
@@ -211,6 +291,7 @@ class RealSearch:
         none = [-math.inf] * len(boxes)
         regions = measured(names, boxes, none, self.draws, sample, "boxes")
         self.singular = self._is_singular(boxes)
+        self.densities.search_seconds = time.monotonic() - began
         return regions, len(regions)
 
     def _is_singular(self, boxes: list[Box]) -> bool:

@@ -2,6 +2,8 @@ r"""Densities whose sites interact in pairs: their couplings, and sweeps of many
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from limbeck.supports import Discrete
 
+MAX_FIELDS = 6000  # features, even without couplings
 MAX_FEATURES = 1100  # couplings of more are not looked for: they take too many evaluations
 TRIPLES = 64  # whose third differences must vanish
 RANDOM_EVENTS = 256  # at which the couplings must give the log density
@@ -55,14 +58,16 @@ class Pairwise:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, log_density: Callable[[Tensor], Tensor], support: Discrete, like: Tensor
-    ) -> Pairwise | None:
+        cls, log_density: Callable[[Tensor], Tensor], support: Discrete, like: Tensor,
+        end: float = math.inf,
+    ) -> Pairwise | None:  # fmt: skip
         r"""The couplings of a log density of events as in `like`; None if others are needed.
 
-        It takes about M² / 2 evaluations.
+        It takes about M² / 2 evaluations, and M where sites are independent. None, too, if these
+        would not end before a time on the monotonic clock.
         """
         size = support.size * (support.count - 1)
-        if size > MAX_FEATURES or support.size < 2:
+        if size > MAX_FIELDS or support.size < 2:
             return None
         evaluate = _Evaluation(log_density, support, like)
         generator = torch.Generator().manual_seed(0)
@@ -72,25 +77,36 @@ class Pairwise:
         single = torch.stack(
             [sites.repeat_interleave(q - 1), torch.arange(1, q).repeat(len(sites))]
         )
+        constant = evaluate(torch.zeros(1, support.size, dtype=torch.long))
+        if (h := evaluate.at(single[:1], single[1:], end)) is None:
+            return None
+        h -= constant
+        codes = torch.randint(q, (RANDOM_EVENTS, support.size), generator=generator)
+        codes = torch.cat([codes, torch.arange(min(q, 16))[:, None].expand(-1, support.size)])
+        x = support.decode(codes.to(like.dtype)).reshape(-1, *support.shape).to(like.device)
+        log_p = evaluate(codes)
+        J = h.new_zeros(size, size)
+        if h.isfinite().all():
+            groups = ((0, support.size, 0, 0),)  # nothing acts on any
+            independent = cls(support, float(constant), h, J, sites, groups).to(like)
+            if independent.agrees(x, log_p):
+                return independent
+        if size > MAX_FEATURES:
+            return None
         one, other = torch.triu_indices(size, size, 1)
         apart = single[0, one] != single[0, other]
         one, other = one[apart], other[apart]
-        constant = evaluate(torch.zeros(1, support.size, dtype=torch.long))
-        h = evaluate.at(single[:1], single[1:]) - constant
         both = torch.stack([one, other])
-        logs = evaluate.at(single[0][both], single[1][both])
-        J = h.new_zeros(size, size)
+        if (logs := evaluate.at(single[0][both], single[1][both], end)) is None:
+            return None
         J[one, other] = logs - h[one] - h[other] - constant
         J += J.T.clone()
         if not (h.isfinite().all() and J.isfinite().all()):
             return None
         J[J.abs() < 16 * evaluate.eps * max(1.0, float(logs.abs().max()))] = 0.0  # of rounding
         pairs = cls._grouped(support, float(constant), h, J)
-        codes = torch.randint(q, (RANDOM_EVENTS, support.size), generator=generator)
-        codes = torch.cat([codes, torch.arange(min(q, 16))[:, None].expand(-1, support.size)])
-        x = support.decode(codes.to(like.dtype)).reshape(-1, *support.shape).to(like.device)
         pairs = pairs.to(like)
-        return pairs if pairs.agrees(x, evaluate(codes)) else None
+        return pairs if pairs.agrees(x, log_p) else None
 
     @classmethod
     def _grouped(cls, support: Discrete, constant: float, h: Tensor, J: Tensor) -> Pairwise:
@@ -234,12 +250,18 @@ class _Evaluation:
         rows = max(1, EVALUATED_TOGETHER // self.support.size)
         return torch.cat([self._log_density(part).double().cpu() for part in codes.split(rows)])
 
-    def at(self, sites: Tensor, values: Tensor) -> Tensor:
-        r"""log p̃ (n,) of first values but for some sites (k, n), which have values (k, n)."""
+    def at(self, sites: Tensor, values: Tensor, end: float) -> Tensor | None:
+        r"""log p̃ (n,) of first values but for some sites (k, n), which have values (k, n).
+
+        None where it would not end before a time on the monotonic clock.
+        """
         rows, parts = max(1, EVALUATED_TOGETHER // self.support.size), list[Tensor]()
+        began, count = time.monotonic(), math.ceil(sites.shape[1] / rows)
         for site, value in zip(sites.split(rows, 1), values.split(rows, 1), strict=True):
             codes = torch.zeros(site.shape[1], self.support.size, dtype=torch.long)
             parts.append(self(codes.scatter_(1, site.T, value.T)))
+            if (time.monotonic() - began) / len(parts) * count > end - began:
+                return None
         return torch.cat(parts)
 
     def _log_density(self, codes: Tensor) -> Tensor:
