@@ -2,7 +2,9 @@ r"""log Z by a requested error or time: reached errors that hold, and what is sa
 
 from __future__ import annotations
 
+import importlib
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -96,3 +98,20 @@ def test_a_run_that_cannot_keep_its_time_says_so():
     assert "instead of 0.5 s" in z.note
     assert z.note in str(z)
     assert not z.verdict
+
+
+def test_where_annealing_takes_long_a_student_is_distilled(monkeypatch):
+    module = importlib.import_module("limbeck.normalization.log_partition")
+    target = spins(3)
+    assert estimate(target, std_error=0.05).method == "ais"  # on a CPU
+    monkeypatch.setattr(module, "STUDENT_DEVICES", ("cpu",))
+    monkeypatch.setattr(module, "TRIAL_SECONDS", 0.5)
+    assert estimate(target, std_error=0.05).method == "ais"  # which is there within the trial
+    monkeypatch.setattr(module, "STUDENT_SECONDS", 0.0)
+    assert estimate(target, std_error=0.05, seconds=0.3).method == "ais"  # no time for both
+    monkeypatch.setattr(module, "normalize", partial(lb.normalize, steps=300))
+    z = estimate(target, std_error=0.05, seed=1)
+    assert z.method == "bridge"
+    assert z.verdict.trustworthy, z.verdict
+    assert z.std_error <= 0.05
+    assert abs(z.value - lb.exact_log_z(target)) < 4.5 * z.std_error

@@ -33,6 +33,8 @@ DEFAULT_ERROR, DEFAULT_SECONDS = 0.01, 40.0  # of "auto", where neither is given
 PILOT_SAMPLES = 1000
 LATE = 1.3  # times the seconds, plus one: the verdict of a run that took longer says so
 DRAWS_PER_CHAIN = 8  # of a bridge: they share a burn-in
+# where "auto" distils a student if annealing would take longer than that does, by a trial of it
+STUDENT_DEVICES, STUDENT_SECONDS, TRIAL_SECONDS = ("cuda",), 20.0, 5.0
 
 
 @checked_arguments
@@ -114,7 +116,8 @@ def log_partition(
     * "importance": samples of a proposal alone, which must cover all of the target's mass.
     * "exact": the sum over all events, where they can be counted.
     * "auto": exact up to 2²⁰ events, or if sums over one site after the other are feasible; or
-      else bridge with a proposal, and annealing without.
+      else bridge with a proposal, and annealing without. On a GPU, where annealing would take long
+      to reach `std_error`, a student is distilled for a bridge.
 
     `std_error` or `seconds` decide on everything else: a pilot run forecasts the cost, and numbers
     of samples and temperatures follow from it. `z.note` says what was done. Runs that are limited
@@ -149,7 +152,7 @@ def log_partition(
     >>> log_partition(rbm).method
     'exact'
     """
-    began, sums = time.monotonic(), None
+    began, sums, trial = time.monotonic(), None, False
     settings |= {"samples": samples, "burn_in": burn_in}
     budget = {"std_error": std_error, "seconds": seconds}
     if isinstance(method, str):
@@ -159,7 +162,7 @@ def log_partition(
             half = math.inf if seconds is None else began + seconds / 2
             method, sums = _feasible(target, half) if exact else ("bridge", None)
             if method == "bridge" and proposal is None:
-                method = "ais"
+                method, trial = "ais", std_error is not None
                 given = (settings.get(name) for name in ("samples", "schedule"))
                 if not any((*budget.values(), *given)):
                     budget = {"std_error": DEFAULT_ERROR, "seconds": DEFAULT_SECONDS}
@@ -190,6 +193,8 @@ def log_partition(
                 raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, seconds or method.seconds
+        if trial and _distilling_pays(method, target, seed, progress):
+            method = Bridge(burn_in="auto")
     if proposal is None and isinstance(method, Bridge | Importance):
         device, _ = densities.place_of(target)
         options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
@@ -207,6 +212,18 @@ def log_partition(
     if std_error or seconds:
         z.note = _note(z, std_error, seconds)
     return z
+
+
+def _distilling_pays(method: AIS, target: ChainTarget, seed: int, progress: bool) -> bool:
+    r"""Whether a student would be trained sooner than annealing reaches its standard error."""
+    device, _ = densities.place_of(target)
+    enough = method.seconds is None or method.seconds > STUDENT_SECONDS + TRIAL_SECONDS
+    if device.type not in STUDENT_DEVICES or not enough or not target.support.discrete:
+        return False
+    trial = replace(method, seconds=TRIAL_SECONDS)
+    z = trial.estimate(target, seed=seed + 2**41, progress=progress)
+    wanted = method.std_error or math.inf
+    return z.seconds * (z.std_error / wanted) ** 2 > STUDENT_SECONDS
 
 
 def _with_samples(
