@@ -236,7 +236,8 @@ def _with_samples(
     """
     began, each, runs = time.perf_counter(), 1, PILOT_SAMPLES
     if isinstance(method, Bridge) and method.chains is None:
-        each, runs = DRAWS_PER_CHAIN, PILOT_SAMPLES // 4
+        on_gpu = densities.place_of(target)[0].type == "cuda"  # where few chains take as long
+        each, runs = DRAWS_PER_CHAIN, PILOT_SAMPLES * 4 if on_gpu else PILOT_SAMPLES // 4
 
     def with_runs(n: int) -> Method:
         if isinstance(method, Bridge) and each > 1:
