@@ -289,11 +289,7 @@ class LBFGS:
         means, gradient = self._here.split([len(progress.last), len(x)])
         norm = gradient.norm()
         good = progress.finite & norm.isfinite() & means.isfinite().all()
-        progress.last.copy_(means.to(progress.last))
-        progress.norm.copy_(norm[None].to(progress.norm))
-        progress.sums.add_(torch.where(good, means, 0.0))
-        progress.done.add_(good.double())
-        progress.finite.copy_(good)
+        progress.record(good, means, norm)
         if good and not self._search(plan, x, means[-1], gradient) and self._known:
             self._known.zero_()  # the curvature misleads: begin again along the gradient
             self._search(plan, x, means[-1], gradient)
