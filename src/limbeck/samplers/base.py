@@ -35,7 +35,6 @@ class Sampler(Stateful):
         generator: torch.Generator | None,
     ) -> None:  # fmt: skip
         self.log_density = log_density
-        expected = "finite points (chains, dim) in single or double precision"
         x = as_numbers(start, "start").detach().clone()
         if not x.is_floating_point() or isinstance(start, list | tuple):
             x = x.to(torch.get_default_dtype())
