@@ -136,15 +136,13 @@ class GradientUpdate:
             gradients, (means, buffers) = grad(traced_loss, has_aux=True)(self._leaves)
             return gradients, means, buffers
         # without torch.func, which takes longer than the arithmetic of a small student
-        buffers: Tensors = {}
         with torch.enable_grad(), keep_buffers(self.objective) if self._buffers else nullcontext():
             total, means = mean_loss(self.objective(plan))
             leaves = list(self.parameters.values())
             values = torch.autograd.grad(total, leaves, materialize_grads=True)
-            if self._buffers:
-                now = dict(self.objective.named_buffers(remove_duplicate=False))
-                buffers = {name: now[name].detach().clone() for name in self._buffers}
-        return dict(zip(self.parameters, values, strict=True)), means.detach(), buffers
+            places = self.objective.named_buffers(remove_duplicate=False) if self._buffers else ()
+            after = {n: b.detach().clone() for n, b in places if n in self._buffers}
+        return dict(zip(self.parameters, values, strict=True)), means.detach(), after
 
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
@@ -236,7 +234,7 @@ PLURALS = "square_avg acc_delta exp_avg exp_avg_sq max_exp_avg_sq exp_inf mu_pro
 OTHERS = {"state_sums": "sum", "momentum_buffer_list": "momentum_buffer", "state_steps": "step"}
 STATE = {f"{name}s": name for name in PLURALS.split()} | OTHERS
 WIDE = (torch.float32, torch.float64)
-MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
+MODES = ("params", "capturable", "foreach", "fused", "differentiable")  # change no results
 ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
 
 
@@ -311,7 +309,7 @@ class FunctionalOptimizer:
             lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
             if "nesterov" in group and not lists[0]:
                 lists[0] = [None] * len(trained)  # SGD needs a place for each momentum
-            settings = {a: group[a] for a in self.arguments if a in group and a not in MODES}
+            settings = {a: group[a] for a in self.arguments if a in group.keys() - {"lr", *MODES}}
             if "betas" in group:
                 settings["beta1"], settings["beta2"] = group["betas"]
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
