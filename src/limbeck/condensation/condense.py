@@ -392,4 +392,4 @@ def _batch_size(training: Training, source: Inputs) -> int:
     if source.own_batches:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default
-    return default if isinstance(size, str) or size is None else size
+    return default if isinstance(size, str) else size

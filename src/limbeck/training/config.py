@@ -33,7 +33,7 @@ class Training:
     r"""How a student is trained. The settings are the keyword arguments of `limbeck.distill`."""
 
     steps: arg.Count = 10_000
-    batch_size: arg.Count | arg.Auto | None = "auto"  # None: the inputs' own batches
+    batch_size: arg.Count | arg.Auto = "auto"  # in a run: of the inputs' own batches
     optimizer: arg.Text | torch.optim.Optimizer = "auto"
     schedule: arg.Text | arg.Function[Schedule] | None = "auto"
     lr: arg.Positive | arg.UserObject[Tensor] | None = None

@@ -3,13 +3,13 @@ r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck import arguments as arg
 from limbeck import losses
@@ -19,19 +19,17 @@ from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.outputs import FORMS, check_class_axis, recognise
+from limbeck.outputs import check_class_axis, recognise
 from limbeck.progress import tracked, watched
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute
-from limbeck.training.callbacks import Callbacks
-from limbeck.training.config import ENGINES, PRESETS, Training, choose_device, launched_processes
+from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
 from limbeck.training.engines import Eager, make_engine
 from limbeck.training.loop import Run, Step
 from limbeck.training.objective import Objective
 from limbeck.training.processes import Distributed, share
 from limbeck.training.result import Result
-from limbeck.training.schedules import Schedule
-from limbeck.training.update import GradientUpdate, Update
+from limbeck.training.update import MODES, GradientUpdate, Update
 
 
 @arg.checked_arguments
@@ -40,31 +38,7 @@ def distill(
     student: nn.Module,
     inputs: arg.UserObject[object],
     loss: arg.UserObject[Loss | str] = "auto",
-    *,
-    steps: arg.Count = 10_000,
-    batch_size: arg.Count | arg.Auto = "auto",
-    optimizer: arg.UserObject[str | torch.optim.Optimizer] = "auto",
-    schedule: arg.UserObject[str | Schedule | None] = "auto",
-    lr: arg.Positive | arg.UserObject[Tensor] | None = None,
-    clip: arg.Positive | None = None,
-    update: arg.UserObject[Update | None] = None,
-    preset: Annotated[str, arg.Choice(*PRESETS)] = "auto",
-    seed: arg.Seed = 0,
-    device: arg.Device | arg.Auto = "auto",
-    engine: Annotated[str, arg.Choice(*ENGINES)] = "auto",
-    teacher_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
-    student_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
-    precompute: arg.Flag | arg.Auto = "auto",
-    metrics: arg.UserObject[Mapping[str, Callable[[nn.Module], float]] | None] = None,
-    held_out: arg.UserObject[object] = None,
-    patience: arg.Count | None = None,
-    seconds: arg.Positive | None = None,
-    every: arg.Count | None = None,
-    checkpoint: arg.PathLike | None = None,
-    checkpoint_every: arg.Count | None = None,
-    checkpoint_seconds: arg.Positive = 60.0,
-    callbacks: arg.UserObject[Callbacks] = None,
-    progress: arg.Flag = True,
+    **options: Any,
 ) -> Result:
     r"""Train a student to match a teacher.
 
@@ -109,9 +83,7 @@ def distill(
             dict of numbers. Default: none.
         progress: Whether to show a bar on a terminal. Default: True.
     """
-    arguments = locals()  # the keyword arguments are the fields of Training, by name
-    settings: dict[str, Any] = {name: arguments[name] for name in Training.names()}
-    return train(teacher, student, inputs, loss, Training(**settings))
+    return train(teacher, student, inputs, loss, Training.from_options(options, (), distill))
 
 
 def train(
@@ -200,7 +172,7 @@ def prepare(
     size = batch_size_of(training.batch_size, source, training.preset)
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
-    training = replace(training, batch_size=size)
+    training = replace(training, batch_size="auto" if size is None else size)
     form, loss_seed = training.student_output, training.seed + 1
     try:
         loss = as_loss(loss, wrapped, student, form, source)
@@ -222,7 +194,7 @@ def prepare(
         raise
 
 
-def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") -> int | None:
+def batch_size_of(size: int | str, source: Inputs, preset: str = "auto") -> int | None:
     r"""Inputs a step, from a checked number or "auto"; None takes the batches of a loader."""
     if source.own_batches:
         if size not in ("auto", source.batch_size):
@@ -290,7 +262,7 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
         return
     teacher, terms = objective.teacher, objective.terms
     if required == "auto":
-        if training.steps * int(training.batch_size or 0) < len(source):
+        if training.steps * int(training.batch_size) < len(source):
             return
         few = part_of(source.x, 0, 8)
         if len(source) / rows(few) * precompute(teacher, few, terms).bytes > max_bytes:
@@ -327,22 +299,22 @@ def _held_out(value: object, objective: Objective) -> tuple[Batch, Teacher]:
 
 def _identity(objective: Objective, update: Update, training: Training) -> dict[str, Any]:
     r"""The settings that must agree for a checkpoint to be resumed."""
+    inputs = objective.inputs
     shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
     optimizer = getattr(update, "optimizer", update)
-    modes = ("params", "capturable", "differentiable", "foreach", "fused")  # change no results
     groups = [
-        ", ".join(f"{name}={value}" for name, value in group.items() if name not in modes)
+        ", ".join(f"{name}={value}" for name, value in group.items() if name not in MODES)
         for group in getattr(optimizer, "param_groups", [])
     ]
     schedule = getattr(update, "schedule", None)
     is_dataclass = hasattr(schedule, "__dataclass_fields__")
     return {
         "student": f"{type(objective.student).__name__} {shapes}",
-        "inputs": type(objective.inputs).__name__,
+        "inputs": type(inputs).__name__,
         "loss": repr(objective.loss),
         "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
         "clip": getattr(update, "clip", None),
         "schedule": repr(schedule) if is_dataclass else getattr(schedule, "__qualname__", ""),
-        "batch_size": training.batch_size or objective.inputs.batch_size,
+        "batch_size": inputs.batch_size if inputs.own_batches else training.batch_size,
         "seed": training.seed,
     }
