@@ -96,6 +96,11 @@ class Chains(Inputs):
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
     densities: TargetAndProposal  # of chains for an estimate
+    _x: Tensor | None  # at a fixed address once it exists
+    _captured: CapturedAdvance | None
+    place: int  # of the next chain to use
+    sweeps_done: int
+    burnt: bool
 
     @arg.checked_arguments
     def __init__(
@@ -115,10 +120,8 @@ class Chains(Inputs):
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
-        self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
-        self._x: Tensor | None = None  # at a fixed address once it exists
-        self._captured: CapturedAdvance | None = None
+        self._restart()
         self._logs: Logs | None = None
         self._proposed: list[Tensor] = []
 
@@ -184,8 +187,10 @@ class Chains(Inputs):
         super().to(device, dtype, seed)
         if isinstance(self.target, nn.Module):
             self.target.to(device)
-        self._x = self._captured = None
+
+    def _restart(self) -> None:
         self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self._x = self._captured = None
 
     def state_dict(self) -> dict[str, Tensor]:
         _ = self.x  # which may draw
@@ -197,14 +202,11 @@ class Chains(Inputs):
         return settings | {"sweeps": self.sweeps, "burn_in": self.burn_in}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        here = self._settings()
-        saved = dict(zip(here, state["settings"].tolist(), strict=True))
-        saved["scheme"] = SCHEMES[saved["scheme"]]
-        if changed := differences(saved, here):
+        settings, here = self._settings(), {"shape": tuple(self.x.shape)}
+        saved = dict(zip(settings, state["settings"].tolist(), strict=True))
+        saved |= {"scheme": SCHEMES[saved["scheme"]], "shape": tuple(state["x"].shape)}
+        if changed := differences(saved, settings | here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
-        stored, shape = (tuple(x.shape) for x in (state["x"], self.x))
-        if stored != shape:
-            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
         super().load_state_dict(state)
         self._captured = None  # which moves the chains that there were
 

@@ -58,17 +58,12 @@ class Training:
     progress: arg.Flag = True
 
     @classmethod
-    def names(cls) -> set[str]:
-        r"""The names of all settings."""
-        return {field.name for field in fields(cls)}
-
-    @classmethod
     def from_options(
         cls, options: Mapping[str, Any], decided: Names, function: Callable[..., Any],
         **defaults: Any,
     ) -> Training:  # fmt: skip
         r"""The settings among a verb's options, without those `decided`, with its defaults."""
-        known = cls.names() - set(decided)
+        known = {field.name for field in fields(cls)} - set(decided)
         for name in options.keys() - known:
             names = known | inspect.signature(function).parameters.keys() - {"options"}
             raise ArgumentError.unknown_argument(name, names, function.__name__)

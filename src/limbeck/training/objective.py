@@ -142,7 +142,7 @@ class Objective(nn.Module):
             expected = f"a teacher, since {self.loss!r} compares with one"
             raise ArgumentError("teacher", None, expected)
         for term in self.terms:
-            if not (self.teacher.exact or term.affine):
+            if term.bias and not self.teacher.exact:
                 raise InexactTeacherError(
                     f"loss: {term!r} is biased with a teacher that gives one draw at a time: "
                     f"{term.bias}. Accepted: cross_entropy at temperature 1, square_error, "
