@@ -388,7 +388,11 @@ def test_no_hooks_stay_on_either_model(precompute):
         assert not any(module._forward_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("function", [lb.distill, lambda *a, **o: next(iter(lb.steps(*a, **o)))])
-def test_an_unknown_setting_suggests_the_nearest(function):
+def test_an_unknown_setting_of_steps_suggests_the_nearest():
     with refused("optimiser", "an unknown name", expected="did you mean 'optimizer'"):
-        function(None, nn.Linear(2, 2), torch.zeros(4, 2), "kl", optimiser="adam")
+        next(iter(lb.steps(None, nn.Linear(2, 2), torch.zeros(4, 2), "kl", optimiser="adam")))
+
+
+def test_no_batch_size_is_refused():
+    with refused("batch_size", "None"):
+        next(iter(lb.steps(None, nn.Linear(2, 2), torch.zeros(4, 2), "kl", batch_size=None)))

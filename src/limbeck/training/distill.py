@@ -3,13 +3,13 @@ r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck import losses
@@ -19,16 +19,18 @@ from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
-from limbeck.outputs import check_class_axis, recognise
+from limbeck.outputs import FORMS, check_class_axis, recognise
 from limbeck.progress import tracked, watched
 from limbeck.teachers.base import Teacher, as_teacher, output_form
 from limbeck.teachers.stored import Stored, precompute
-from limbeck.training.config import PRESETS, Training, choose_device, launched_processes
+from limbeck.training.callbacks import Callbacks
+from limbeck.training.config import ENGINES, PRESETS, Training, choose_device, launched_processes
 from limbeck.training.engines import Eager, make_engine
 from limbeck.training.loop import Run, Step
 from limbeck.training.objective import Objective
 from limbeck.training.processes import Distributed, share
 from limbeck.training.result import Result
+from limbeck.training.schedules import Schedule
 from limbeck.training.update import MODES, GradientUpdate, Update
 
 
@@ -38,7 +40,31 @@ def distill(
     student: nn.Module,
     inputs: arg.UserObject[object],
     loss: arg.UserObject[Loss | str] = "auto",
-    **options: Any,
+    *,
+    steps: arg.Count = 10_000,
+    batch_size: arg.Count | arg.Auto = "auto",
+    optimizer: arg.UserObject[str | torch.optim.Optimizer] = "auto",
+    schedule: arg.UserObject[str | Schedule | None] = "auto",
+    lr: arg.Positive | arg.UserObject[Tensor] | None = None,
+    clip: arg.Positive | None = None,
+    update: arg.UserObject[Update | None] = None,
+    preset: Annotated[str, arg.Choice(*PRESETS)] = "auto",
+    seed: arg.Seed = 0,
+    device: arg.Device | arg.Auto = "auto",
+    engine: Annotated[str, arg.Choice(*ENGINES)] = "auto",
+    teacher_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
+    student_output: Annotated[str, arg.Choice(*FORMS, "auto")] = "auto",
+    precompute: arg.Flag | arg.Auto = "auto",
+    metrics: arg.UserObject[Mapping[str, Callable[[nn.Module], float]] | None] = None,
+    held_out: arg.UserObject[object] = None,
+    patience: arg.Count | None = None,
+    seconds: arg.Positive | None = None,
+    every: arg.Count | None = None,
+    checkpoint: arg.PathLike | None = None,
+    checkpoint_every: arg.Count | None = None,
+    checkpoint_seconds: arg.Positive = 60.0,
+    callbacks: arg.UserObject[Callbacks] = None,
+    progress: arg.Flag = True,
 ) -> Result:
     r"""Train a student to match a teacher.
 
@@ -83,7 +109,9 @@ def distill(
             dict of numbers. Default: none.
         progress: Whether to show a bar on a terminal. Default: True.
     """
-    return train(teacher, student, inputs, loss, Training.from_options(options, (), distill))
+    arguments = locals()  # the keyword arguments are the fields of Training, by name
+    settings = {field.name: arguments[field.name] for field in fields(Training)}
+    return train(teacher, student, inputs, loss, Training(**settings))
 
 
 def train(
