@@ -66,6 +66,8 @@ class HeldOut(NamedTuple):
 
 def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int) -> HeldOut:
     r"""Split inputs by `held_out` and `held_out_fraction`; see `limbeck.condense`."""
+    for each in sources_of(source):
+        each.converts = True  # what a function returns need not be of the floating type of draws
     part = None if fraction == "auto" else float(fraction)
     if held_out is not None:
         if isinstance(held_out, int | float | str | np.number):

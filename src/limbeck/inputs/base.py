@@ -103,9 +103,6 @@ class Inputs(Stateful, ABC):
     def _restart(self) -> None:  # most need nothing
         r"""Set the source to its start, on its device."""
 
-    def convert(self) -> None:
-        self.converts = True
-
     def _checked(self, value: Any, n: int | None, argument: str) -> Batch:
         r"""A batch of a Batch or x from user code: n (None: any) rows on the student's device."""
         batch = value if isinstance(value, Batch) else Batch(value)
@@ -135,11 +132,6 @@ class Nested(Inputs):
         super().__init__(seed)
         self.sources = list(sources)
         self._seed_sources(self.seed or 0)
-
-    def convert(self) -> None:
-        super().convert()
-        for source in self.sources:
-            source.convert()
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
