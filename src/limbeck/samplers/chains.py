@@ -45,21 +45,6 @@ class Logs(NamedTuple):
         return Logs(self.target.cpu(), self.ratio.cpu())
 
 
-class TargetAndProposal(Protocol):
-    r"""A target p̃ and a proposal q over the same support."""
-
-    target: ChainTarget
-    support: Support
-    device: torch.device
-    dtype: torch.dtype
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...  # events of the proposal
-
-    def log_target(self, x: Tensor) -> Tensor: ...
-
-    def logs(self, x: Tensor) -> Logs: ...
-
-
 class Draws(NamedTuple):
     r"""Draws of chains, and log densities on the way to them."""
 
@@ -95,7 +80,7 @@ class Chains(Inputs):
     """
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
-    densities: TargetAndProposal  # of chains for an estimate
+    densities: Any  # `normalization.densities.Densities`, of chains for an estimate
     _x: Tensor | None  # at a fixed address once it exists
     _captured: CapturedAdvance | None
     place: int  # of the next chain to use
@@ -127,7 +112,7 @@ class Chains(Inputs):
 
     @classmethod
     def at(
-        cls, densities: TargetAndProposal, x: Tensor, generator: torch.Generator,
+        cls, densities: Any, x: Tensor, generator: torch.Generator,
         progress: bool = False,
     ) -> Chains:  # fmt: skip
         r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
@@ -387,7 +372,7 @@ def own_starts(
 
 
 def start_events(
-    densities: TargetAndProposal, start: str | Tensor | tuple[str | Tensor, ...], n: int,
+    densities: Any, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains begin at; a tuple of starts for equal parts of the chains."""
