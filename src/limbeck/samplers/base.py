@@ -18,7 +18,7 @@ from limbeck.inputs.base import Stateful
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
 
-class Sampler(Stateful):
+class Sampler(Stateful, Iterator[Tensor]):
     r"""Chains that leave a density invariant, side by side: an endless iterator over draws.
 
     Attributes:
@@ -58,9 +58,6 @@ class Sampler(Stateful):
 
     def __next__(self) -> Tensor:
         return self.step()
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["x"], self._x))

@@ -292,8 +292,8 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
     if required == "auto":
         if training.steps * int(training.batch_size) < len(source):
             return
-        few = part_of(source.x, 0, 8)
-        if len(source) / rows(few) * precompute(teacher, few, terms).bytes > max_bytes:
+        sample = part_of(source.x, 0, 8)
+        if len(source) / rows(sample) * precompute(teacher, sample, terms).bytes > max_bytes:
             return
     watch = partial(tracked, label="querying the teacher", progress=training.progress)
     seed = training.seed + 2
