@@ -224,8 +224,9 @@ class Objective(nn.Module):
 @contextmanager
 def keep_buffers(module: nn.Module) -> Iterator[None]:
     r"""Restore a module's buffers, such as running statistics, after the block."""
-    places = [(owner._buffers, dict(owner._buffers)) for owner in module.modules()]
-    copies = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    owners = [owner._buffers for owner in module.modules() if owner._buffers]
+    places = [(place, dict(place)) for place in owners]
+    copies = [(b, b.clone()) for place in owners for b in place.values() if b is not None]
     try:
         yield
     finally:
