@@ -38,8 +38,8 @@ class crowd_error(Loss):  # noqa: N801 - losses are written as functions of thei
         self.temperature, self.derivatives, self.labels = temperature, derivatives, labels
         self.requires = frozenset({"values"} | ({"derivatives"} if derivatives else set()))
         self.domain, self.differentiates = "log", bool(derivatives)
-        self.affine = temperature == 1 and not derivatives
-        self.bias = "temperatures and log derivatives are not averages over draws"
+        if temperature != 1 or derivatives:
+            self.bias = "temperatures and log derivatives are not averages over draws"
         self.storable = not derivatives
         self.outputs = 0
 

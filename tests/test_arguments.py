@@ -31,7 +31,7 @@ RECORDS = {
 }  # fmt: skip
 # called by the loop, in every step or once, and not by users; and what only classes here call
 CONTRACT = {
-    "answers", "at", "bind", "build", "checked", "collect", "contains", "convert", "decode",
+    "answers", "at", "bind", "build", "checked", "collect", "contains", "decode",
     "draw", "encode", "end", "expand", "features", "from_files", "from_saved", "from_spec",
     "from_tensors", "get_extra_state", "gradient", "infer_output", "jump", "least_size",
     "leave_start", "load_state_dict", "logs", "make_room", "mix", "move", "next_rows", "of",

@@ -10,6 +10,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.inputs import Dataset, Noise
+from tests.refusals import refused
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
 CE, DE = lb.losses.cross_entropy, lb.losses.derivative_error
@@ -385,3 +386,13 @@ def test_no_hooks_stay_on_either_model(precompute):
     distilled(teacher, student, loss=hints, precompute=precompute)
     for model in (teacher, student):
         assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_an_unknown_setting_of_steps_suggests_the_nearest():
+    with refused("optimiser", "an unknown name", expected="did you mean 'optimizer'"):
+        next(iter(lb.steps(None, nn.Linear(2, 2), torch.zeros(4, 2), "kl", optimiser="adam")))
+
+
+def test_no_batch_size_is_refused():
+    with refused("batch_size", "None"):
+        next(iter(lb.steps(None, nn.Linear(2, 2), torch.zeros(4, 2), "kl", batch_size=None)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from rich import progress as bars
@@ -15,20 +15,17 @@ REFRESH = 0.2  # seconds; reading the loss more often would make GPUs wait
 BETWEEN_LINES = 5.0  # seconds, where there is no terminal
 
 
-def tracked(blocks: Sequence[T], label: str, progress: bool) -> Iterator[T]:
-    r"""Pieces of work one by one: with a bar, or lines without a terminal, if `progress` is set."""
-    return _reported(blocks, label, len(blocks), 0, progress)
-
-
 def watched(run: Any, progress: bool, label: str = "distilling") -> Iterator[Any]:
-    r"""The steps of a `training.loop.Run`, with a bar or lines under the same conditions."""
-    return _reported(run, label, run.total, run.done + 1, progress, lambda step: step.loss)
+    r"""The steps of a `training.loop.Run`, as by `tracked`, with their losses."""
+    return tracked(run, label, progress, run.total, run.done + 1, lambda step: step.loss)
 
 
-def _reported(
-    pieces: Iterable[T], label: str, total: int, first: int, progress: bool,
+def tracked(
+    pieces: Iterable[T], label: str, progress: bool, total: int | None = None, first: int = 0,
     loss: Callable[[T], float] | None = None,
 ) -> Iterator[T]:  # fmt: skip
+    r"""Pieces of work one by one: with a bar, or lines without a terminal, if `progress` is set."""
+    total = len(pieces) if isinstance(pieces, Sized) else total or 0
     terminal = progress and sys.stderr is not None and sys.stderr.isatty()  # None under pythonw
     columns = (
         "{task.description}", bars.BarColumn(), bars.MofNCompleteColumn(), "{task.fields[loss]}",

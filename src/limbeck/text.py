@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,12 @@ MAX_LENGTH = 2000  # characters of one cell or paragraph
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    r"""The first few numbers as text, and how many there are."""
+    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
 
 
 def compared(

@@ -136,7 +136,7 @@ def test_inputs_get_outcomes_and_keep_their_weights():
 def test_losses_on_classes_have_counterparts_on_pairs():
     found = pair_losses(cross_entropy() + 0.5 * derivative_error(weight="teacher"))
     assert [(c, term.name) for c, term in found] == [(1.0, "kl"), (0.5, "derivative_error")]
-    assert all(term.affine and term.needs == "density" for _, term in found)
+    assert all(not term.bias and term.needs == "density" for _, term in found)
     assert [term.name for _, term in pair_losses(pair_losses(kl()))] == ["kl"]
     for loss in (square_error(), cross_entropy(temperature=2.0), derivative_error()):
         with refused("loss", expected="where y is not a class"):

@@ -134,8 +134,8 @@ ALL = AFFINE + NOT_AFFINE
 
 def test_every_loss_is_here() -> None:
     assert {loss.name for loss in ALL} == set(losses.__all__)
-    assert all(loss.affine for loss in AFFINE)
-    assert not any(loss.affine for loss in NOT_AFFINE)
+    assert not any(loss.bias for loss in AFFINE)
+    assert all(loss.bias for loss in NOT_AFFINE)
 
 
 @pytest.mark.parametrize("loss", ALL, ids=repr)
@@ -146,7 +146,7 @@ def test_gradients_at_single_draws_average_to_that_at_the_average_iff_affine(los
     if loss.requires:
         assert (single - wanted).norm(dim=1).min() > 1e-2 * wanted.norm()  # draws do differ
     difference = (single.mean(0) - wanted).norm() / wanted.norm()
-    assert difference < 1e-12 if loss.affine else difference > 1e-3
+    assert difference < 1e-12 if not loss.bias else difference > 1e-3
 
 
 @pytest.mark.parametrize("loss", AFFINE, ids=repr)

@@ -353,7 +353,7 @@ def has_default_update(training: Training) -> bool:
     return automatic and training.update is None and training.lr is None
 
 
-def _batch_size(training: Training, n: int) -> int | str | None:
+def _batch_size(training: Training, n: int) -> int | str:
     r"""The size of batches of which one half are the user's rows, none of them twice."""
     size = training.batch_size
     if size == "auto" and training.preset in PRESETS:
@@ -364,7 +364,7 @@ def _batch_size(training: Training, n: int) -> int | str | None:
     return size
 
 
-def default_steps(size: int, batch_size: int | str | None) -> int:
+def default_steps(size: int, batch_size: int | str) -> int:
     r"""Steps by default: 20 passes over the inputs, from 1,000 to 20,000."""
     batch = min(size, batch_size if isinstance(batch_size, int) else 200)
     return min(20_000, max(1000, 20 * size // batch))

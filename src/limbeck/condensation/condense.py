@@ -222,7 +222,6 @@ def _condense_draws(
     source = split.training
     for part, part_seed in ((source, seed), (split.source, seed + 1)):
         if part is not None:
-            part.convert()  # what a function returns need not be of the floating type of the draws
             part.to(device, dtype, part_seed)
     training = split.fit_batches(request.training, all_inputs)
     x = source.probe(PROBE).x
@@ -392,4 +391,4 @@ def _batch_size(training: Training, source: Inputs) -> int:
     if source.own_batches:
         batch_size_of(size, source)  # which refuses another size
         return source.batch_size or default
-    return default if isinstance(size, str) or size is None else size
+    return default if isinstance(size, str) else size

@@ -125,16 +125,12 @@ class StepwiseEM:
         chosen = [_each(lambda field: field.index_select(0, best), m) for m in (average, moments)]
         changed = _each(lambda old, new: (new - old).square().sum().reshape(1), self._state, goal)
         means = torch.stack([losses[-1], self.objective.coefficients[0] * losses[-1]])
-        progress.last.copy_(means)
-        progress.norm.copy_(torch.cat(changed).sum().sqrt().reshape(1))
         targets = (*self._state, *self._moments, *self._average, self._score, *self._best)
         values = (*state, *moments, *average, score, *self._moments_of(*chosen))
         for target, value in zip(targets, values, strict=True):
             target.copy_(torch.where(good, value, target))
         self._write(good)
-        progress.sums.add_(torch.where(good, means, 0.0))
-        progress.done.add_(good.to(torch.float64))
-        progress.finite.copy_(good)
+        progress.record(good, means, torch.cat(changed).sum().sqrt())
 
     def same_until(self, done: int, total: int) -> bool:
         starts = {self._averaged_from(steps) for steps in (self.steps, total)}

@@ -29,8 +29,10 @@ class SeededCall:
     def __init__(self, function: Callable[..., Any], argument: str) -> None:
         if not callable(function):
             raise ArgumentError(argument, f"a {type(function).__name__}", "a callable")
-        self.function = function
-        self.takes_generator = "generator" in parameters_of(function)
+        self.function, names = function, parameters_of(function)
+        self.takes_generator = "generator" in names
+        of_torch = isinstance(getattr(function, "__self__", None), Distribution)
+        self.takes_shape = of_torch or names[:1] in (["sample_shape"], ["shape"])
 
     def __call__(self, generator: torch.Generator, *arguments: object) -> Any:
         if not self.takes_generator:
@@ -43,6 +45,10 @@ class SeededCall:
                 generator = torch.Generator(tensor.device).manual_seed(fresh_seed(generator))
         with torch.no_grad():
             return self.function(*arguments, generator=generator)
+
+    def sample(self, generator: torch.Generator, n: int) -> Any:
+        r"""Of a method `sample`: n samples."""
+        return self(generator, (n,) if self.takes_shape else n)
 
 
 @contextmanager
@@ -155,11 +161,9 @@ class Samples(Function):
             raise ArgumentError("model", f"a {type(model).__name__}", "one with a method sample")
         super().__init__(function, seed)
         self.model = model
-        shaped = parameters_of(function)[:1] in (["sample_shape"], ["shape"])
-        self.takes_shape = shaped or isinstance(model, Distribution)
 
     def draw(self, n: int) -> Batch:
-        x = self.fn(self.generator, (n,) if self.takes_shape else n)
+        x = self.fn.sample(self.generator, n)
         if isinstance(x, Batch):
             raise ArgumentError("model", "a Batch of samples", "a tensor or a dict of tensors")
         return self._checked(x, n, "model")

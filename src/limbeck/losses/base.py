@@ -45,8 +45,7 @@ class Loss:
     needs = ""  # the outputs must be "probabilities", "values", "density" or "" (anything)
     normalised = False  # whether the student must be a density that integrates to one
     compares = ""  # "classes" or "values", of which both models must have the same number
-    affine = True  # gradient affine in the targets, so unbiased with a teacher of single draws
-    bias = ""  # why it is not affine
+    bias = ""  # why the gradient is not affine in the targets, so biased with single draws, if so
     differentiates = False  # whether it takes input derivatives of the student
     storable = True  # whether the teacher's targets at a row can be stored for later visits
     projections: int | None = None  # random ones, in place of the sum over outputs

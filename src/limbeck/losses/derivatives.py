@@ -44,9 +44,9 @@ class derivative_error(Loss):  # noqa: N801 - losses are written as functions of
         self.requires = frozenset({"derivatives"} | ({"values"} if weight == "teacher" else set()))
         self.needs = "probabilities" if domain == "log" or weight == "teacher" else ""
         self.compares = "classes" if domain == "log" else "values"
-        self.affine = (domain, weight) in (("log", "teacher"), ("plain", "uniform"))
-        self.bias = "the loss contains products of the targets"
-        if domain == "log":
+        if (domain, weight) == ("plain", "teacher"):
+            self.bias = "the loss contains products of the targets"
+        elif (domain, weight) == ("log", "uniform"):
             self.bias = "log derivatives with equal weights are not averages over draws; "
             self.bias += 'weight="teacher" makes the gradient affine in the targets'
 
@@ -104,8 +104,8 @@ class directional_error(Loss):  # noqa: N801
         self.compares = ("classes" if domain == "log" else "values") if from_teacher else ""
         self.requires = frozenset({"derivatives"} if from_teacher else ())
         self.needs = "probabilities" if domain == "log" else ""
-        self.affine = domain == "plain" or not from_teacher
-        self.bias = "log derivatives are not averages over draws"
+        if domain == "log" and from_teacher:
+            self.bias = "log derivatives are not averages over draws"
 
     def bind(self, probe: Probe) -> None:
         super().bind(probe)

@@ -40,8 +40,8 @@ class cross_entropy(Loss):  # noqa: N801
     @checked_arguments
     def __init__(self, temperature: Positive = 1.0) -> None:
         self.temperature = temperature
-        self.affine = self.temperature == 1.0
-        self.bias = "softened probabilities of single draws do not average to those of the mean"
+        if temperature != 1:
+            self.bias = "softened probabilities of single draws do not average to those of the mean"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
         targets = teacher.probabilities(self.temperature)
@@ -54,7 +54,6 @@ class logit_error(Loss):  # noqa: N801
     requires = frozenset({"values"})
     needs = "probabilities"
     compares = "classes"
-    affine = False
     bias = "logits are logarithms, and the mean of logarithms is not the logarithm of the mean"
 
     def __call__(self, student: View, teacher: View, batch: Batch, drawn: Drawn = None) -> Tensor:
@@ -188,7 +187,6 @@ class _LogDensities(Loss):
 
     requires = frozenset({"values"})
     needs = "density"
-    affine = False
     bias = "log densities are not averages over draws"
 
 

@@ -18,7 +18,7 @@ from limbeck.arguments import Seed, UserObject, checked_arguments
 from limbeck.arrays import full_precision
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.inputs.generated import SeededCall, parameters_of
+from limbeck.inputs.generated import SeededCall
 from limbeck.models.autoregressive import Autoregressive
 from limbeck.models.energy import Energy
 from limbeck.models.made import MADE
@@ -200,9 +200,6 @@ class Proposal:
             raise ArgumentError("proposal", received, PROPOSAL)
         self._log_prob = model.log_prob
         self._sample = SeededCall(model.sample, "proposal")
-        self.takes_shape = isinstance(model, Distribution) or (
-            parameters_of(model.sample)[:1] in (["sample_shape"], ["shape"])
-        )
 
     @torch.no_grad()
     def log_prob(self, x: Tensor) -> Tensor:
@@ -213,7 +210,7 @@ class Proposal:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         r"""Independent events (n, *shape), on the generator's device."""
-        x = self._sample(generator, (n,) if self.takes_shape else n)
+        x = self._sample.sample(generator, n)
         if not isinstance(x, Tensor) or x.dim() == 0 or len(x) != n:
             kind = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError("proposal", f"{kind} for {n} samples", f"a tensor ({n}, …)")

@@ -18,7 +18,8 @@ from limbeck.arguments import integer
 from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
-from limbeck.samplers.diagnostics import disagreement, effective_size, listed, r_hat
+from limbeck.samplers.diagnostics import disagreement, effective_size, r_hat
+from limbeck.text import listed
 
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Device: TypeAlias = torch.device | str | None

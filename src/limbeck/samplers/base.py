@@ -18,7 +18,7 @@ from limbeck.inputs.base import Stateful
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
 
 
-class Sampler(Stateful):
+class Sampler(Stateful, Iterator[Tensor]):
     r"""Chains that leave a density invariant, side by side: an endless iterator over draws.
 
     Attributes:
@@ -35,7 +35,6 @@ class Sampler(Stateful):
         generator: torch.Generator | None,
     ) -> None:  # fmt: skip
         self.log_density = log_density
-        expected = "finite points (chains, dim) in single or double precision"
         x = as_numbers(start, "start").detach().clone()
         if not x.is_floating_point() or isinstance(start, list | tuple):
             x = x.to(torch.get_default_dtype())
@@ -59,9 +58,6 @@ class Sampler(Stateful):
 
     def __next__(self) -> Tensor:
         return self.step()
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         stored, here = (f"{tuple(x.shape)} of {x.dtype}" for x in (state["x"], self._x))

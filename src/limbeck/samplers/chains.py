@@ -45,21 +45,6 @@ class Logs(NamedTuple):
         return Logs(self.target.cpu(), self.ratio.cpu())
 
 
-class TargetAndProposal(Protocol):
-    r"""A target p̃ and a proposal q over the same support."""
-
-    target: ChainTarget
-    support: Support
-    device: torch.device
-    dtype: torch.dtype
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor: ...  # events of the proposal
-
-    def log_target(self, x: Tensor) -> Tensor: ...
-
-    def logs(self, x: Tensor) -> Logs: ...
-
-
 class Draws(NamedTuple):
     r"""Draws of chains, and log densities on the way to them."""
 
@@ -95,7 +80,12 @@ class Chains(Inputs):
     """
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
-    densities: TargetAndProposal  # of chains for an estimate
+    densities: Any  # `normalization.densities.Densities`, of chains for an estimate
+    _x: Tensor | None  # at a fixed address once it exists
+    _captured: CapturedAdvance | None
+    place: int  # of the next chain to use
+    sweeps_done: int
+    burnt: bool
 
     @arg.checked_arguments
     def __init__(
@@ -115,16 +105,14 @@ class Chains(Inputs):
         if self.start is not None and not len(self.start):
             raise ArgumentError("start", "0 events", "one or more events")
         self.progress = progress
-        self.place, self.sweeps_done, self.burnt = 0, 0, False
         self.tried, self.accepted = 0, torch.zeros((), dtype=torch.int64)  # jumps
-        self._x: Tensor | None = None  # at a fixed address once it exists
-        self._captured: CapturedAdvance | None = None
+        self._restart()
         self._logs: Logs | None = None
         self._proposed: list[Tensor] = []
 
     @classmethod
     def at(
-        cls, densities: TargetAndProposal, x: Tensor, generator: torch.Generator,
+        cls, densities: Any, x: Tensor, generator: torch.Generator,
         progress: bool = False,
     ) -> Chains:  # fmt: skip
         r"""Chains for an estimate, from events x (chains, *shape); they may jump too."""
@@ -184,8 +172,10 @@ class Chains(Inputs):
         super().to(device, dtype, seed)
         if isinstance(self.target, nn.Module):
             self.target.to(device)
-        self._x = self._captured = None
+
+    def _restart(self) -> None:
         self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self._x = self._captured = None
 
     def state_dict(self) -> dict[str, Tensor]:
         _ = self.x  # which may draw
@@ -197,14 +187,11 @@ class Chains(Inputs):
         return settings | {"sweeps": self.sweeps, "burn_in": self.burn_in}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        here = self._settings()
-        saved = dict(zip(here, state["settings"].tolist(), strict=True))
-        saved["scheme"] = SCHEMES[saved["scheme"]]
-        if changed := differences(saved, here):
+        settings, here = self._settings(), {"shape": tuple(self.x.shape)}
+        saved = dict(zip(settings, state["settings"].tolist(), strict=True))
+        saved |= {"scheme": SCHEMES[saved["scheme"]], "shape": tuple(state["x"].shape)}
+        if changed := differences(saved, settings | here):
             raise CheckpointError(f"checkpoint: it is of other chains: {'; '.join(changed)}")
-        stored, shape = (tuple(x.shape) for x in (state["x"], self.x))
-        if stored != shape:
-            raise CheckpointError(f"checkpoint: the chains in it are {stored}, and here {shape}")
         super().load_state_dict(state)
         self._captured = None  # which moves the chains that there were
 
@@ -385,7 +372,7 @@ def own_starts(
 
 
 def start_events(
-    densities: TargetAndProposal, start: str | Tensor | tuple[str | Tensor, ...], n: int,
+    densities: Any, start: str | Tensor | tuple[str | Tensor, ...], n: int,
     generator: torch.Generator,
 ) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that chains begin at; a tuple of starts for equal parts of the chains."""

@@ -13,6 +13,7 @@ from limbeck.arguments import Items, UserObject, checked_arguments
 from limbeck.arrays import as_array, as_part
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Stateful
+from limbeck.text import listed
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 LARGE_R_HAT = 1.05
@@ -322,11 +323,6 @@ def disagreement(names: Sequence[str], r_hats: Tensor) -> str:
     large, worst = int((r_hats > LARGE_R_HAT).sum()), int(r_hats.nan_to_num(0.0).argmax())
     known = f"R̂ of {names[worst]} is {float(r_hats[worst]):.3g}"
     return f"{known} (above {LARGE_R_HAT:g} for {large} of {len(r_hats)})" if large else ""
-
-
-def listed(numbers: Sequence[int], most: int = 5) -> str:
-    r"""The first few numbers as text."""
-    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
 
 
 def _pooled(mean: Tensor, squares: Tensor, length: int, size: int) -> tuple[Tensor, Tensor]:

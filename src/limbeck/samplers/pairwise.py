@@ -51,8 +51,8 @@ class Pairwise:
         others, blocks = self.support.count - 1, list[Tensor]()
         for begin, end, low, high in self.groups:
             block = self.couplings[begin * others : end * others, low * others : high * others]
-            few = block.numel() > 256 and float((block != 0).double().mean()) < SPARSE
-            blocks.append(block.to_sparse() if few and not block.is_cuda else block.contiguous())
+            sparse = block.numel() > 256 and float((block != 0).double().mean()) < SPARSE
+            blocks.append(block.to_sparse() if sparse and not block.is_cuda else block.contiguous())
         return tuple(blocks)
 
     @classmethod

@@ -211,18 +211,16 @@ class MLflow(Logger):
         self._client = client = MlflowClient(tracking_uri=self.uri)
         known = client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known else client.create_experiment(self.experiment)
-        self._id, self._logged = None, set[int]()
-        query, order = f"tags.`{TAG}` = '{name}'", ["attributes.start_time DESC"]
-        options: dict[str, Any] = {"max_results": 1, "order_by": order}
-        for run in client.search_runs([experiment], query, **options) if last_step >= 0 else ():
-            self._id = run.info.run_id
+        runs = client.search_runs([experiment], f"tags.`{TAG}` = '{name}'")  # the newest first
+        if runs and last_step >= 0:
+            self._id = runs[0].info.run_id
             client.update_run(self._id, status="RUNNING")
-            self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
-        if self._id is None:
+        else:
             tags = {TAG: name, "mlflow.runName": name}
             self._id = client.create_run(experiment, tags=tags).info.run_id
             for key, value in settings.items():
                 client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
+        self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

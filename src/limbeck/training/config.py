@@ -33,7 +33,7 @@ class Training:
     r"""How a student is trained. The settings are the keyword arguments of `limbeck.distill`."""
 
     steps: arg.Count = 10_000
-    batch_size: arg.Count | arg.Auto | None = "auto"  # None: the inputs' own batches
+    batch_size: arg.Count | arg.Auto = "auto"  # in a run: of the inputs' own batches
     optimizer: arg.Text | torch.optim.Optimizer = "auto"
     schedule: arg.Text | arg.Function[Schedule] | None = "auto"
     lr: arg.Positive | arg.UserObject[Tensor] | None = None
@@ -58,17 +58,12 @@ class Training:
     progress: arg.Flag = True
 
     @classmethod
-    def names(cls) -> set[str]:
-        r"""The names of all settings."""
-        return {field.name for field in fields(cls)}
-
-    @classmethod
     def from_options(
         cls, options: Mapping[str, Any], decided: Names, function: Callable[..., Any],
         **defaults: Any,
     ) -> Training:  # fmt: skip
         r"""The settings among a verb's options, without those `decided`, with its defaults."""
-        known = cls.names() - set(decided)
+        known = {field.name for field in fields(cls)} - set(decided)
         for name in options.keys() - known:
             names = known | inspect.signature(function).parameters.keys() - {"options"}
             raise ArgumentError.unknown_argument(name, names, function.__name__)

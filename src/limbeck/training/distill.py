@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -31,7 +31,7 @@ from limbeck.training.objective import Objective
 from limbeck.training.processes import Distributed, share
 from limbeck.training.result import Result
 from limbeck.training.schedules import Schedule
-from limbeck.training.update import GradientUpdate, Update
+from limbeck.training.update import MODES, GradientUpdate, Update
 
 
 @arg.checked_arguments
@@ -110,7 +110,7 @@ def distill(
         progress: Whether to show a bar on a terminal. Default: True.
     """
     arguments = locals()  # the keyword arguments are the fields of Training, by name
-    settings: dict[str, Any] = {name: arguments[name] for name in Training.names()}
+    settings = {field.name: arguments[field.name] for field in fields(Training)}
     return train(teacher, student, inputs, loss, Training(**settings))
 
 
@@ -200,7 +200,7 @@ def prepare(
     size = batch_size_of(training.batch_size, source, training.preset)
     wrapped = as_teacher(teacher, training.teacher_output)
     wrapped.to(device)
-    training = replace(training, batch_size=size)
+    training = replace(training, batch_size="auto" if size is None else size)
     form, loss_seed = training.student_output, training.seed + 1
     try:
         loss = as_loss(loss, wrapped, student, form, source)
@@ -222,7 +222,7 @@ def prepare(
         raise
 
 
-def batch_size_of(size: int | str | None, source: Inputs, preset: str = "auto") -> int | None:
+def batch_size_of(size: int | str, source: Inputs, preset: str = "auto") -> int | None:
     r"""Inputs a step, from a checked number or "auto"; None takes the batches of a loader."""
     if source.own_batches:
         if size not in ("auto", source.batch_size):
@@ -290,10 +290,10 @@ def _precompute(objective: Objective, training: Training, max_bytes: int = 2**30
         return
     teacher, terms = objective.teacher, objective.terms
     if required == "auto":
-        if training.steps * int(training.batch_size or 0) < len(source):
+        if training.steps * int(training.batch_size) < len(source):
             return
-        few = part_of(source.x, 0, 8)
-        if len(source) / rows(few) * precompute(teacher, few, terms).bytes > max_bytes:
+        sample = part_of(source.x, 0, 8)
+        if len(source) / rows(sample) * precompute(teacher, sample, terms).bytes > max_bytes:
             return
     watch = partial(tracked, label="querying the teacher", progress=training.progress)
     seed = training.seed + 2
@@ -327,22 +327,22 @@ def _held_out(value: object, objective: Objective) -> tuple[Batch, Teacher]:
 
 def _identity(objective: Objective, update: Update, training: Training) -> dict[str, Any]:
     r"""The settings that must agree for a checkpoint to be resumed."""
+    inputs = objective.inputs
     shapes = {name: list(t.shape) for name, t in objective.student.state_dict().items()}
     optimizer = getattr(update, "optimizer", update)
-    modes = ("params", "capturable", "differentiable", "foreach", "fused")  # change no results
     groups = [
-        ", ".join(f"{name}={value}" for name, value in group.items() if name not in modes)
+        ", ".join(f"{name}={value}" for name, value in group.items() if name not in MODES)
         for group in getattr(optimizer, "param_groups", [])
     ]
     schedule = getattr(update, "schedule", None)
     is_dataclass = hasattr(schedule, "__dataclass_fields__")
     return {
         "student": f"{type(objective.student).__name__} {shapes}",
-        "inputs": type(objective.inputs).__name__,
+        "inputs": type(inputs).__name__,
         "loss": repr(objective.loss),
         "update": f"{type(optimizer).__name__}({'; '.join(groups)})",
         "clip": getattr(update, "clip", None),
         "schedule": repr(schedule) if is_dataclass else getattr(schedule, "__qualname__", ""),
-        "batch_size": training.batch_size or objective.inputs.batch_size,
+        "batch_size": inputs.batch_size if inputs.own_batches else training.batch_size,
         "seed": training.seed,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -24,20 +23,19 @@ class IsolatedRandomness:
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.state = torch.Generator(device).manual_seed(seed).get_state()
-        self.current, self._set = torch.get_rng_state, torch.set_rng_state
+        self.generator = torch.default_generator
         if device.type == "cuda":
-            self.current = partial(torch.cuda.get_rng_state, device)
-            self._set = partial(torch.cuda.set_rng_state, device=device)
+            self.generator = torch.cuda.default_generators[device.index]
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        outer = self.current()
-        self._set(self.state)
+        outer = self.generator.get_state()
+        self.generator.set_state(self.state)
         try:
             yield
         finally:
-            self.state = self.current()
-            self._set(outer)
+            self.state = self.generator.get_state()
+            self.generator.set_state(outer)
 
 
 Plan: TypeAlias = dict[str, Any]  # all random tensors of a step: of inputs, teacher, loss terms
@@ -70,7 +68,6 @@ class Objective(nn.Module):
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
         self._declared = student_output != "auto"
-        inputs.bind(self.at)
         self._check_models()
 
     def _check_models(self) -> None:
@@ -89,9 +86,9 @@ class Objective(nn.Module):
         with torch.no_grad(), keep_buffers(self.student), randomness():
             if self.requires:
                 self.teacher.infer_output(batch, need)
-            before = randomness.current()
+            before = randomness.generator.get_state()
             raw = self._student_raw(batch.x, need)
-            draws = not torch.equal(before, randomness.current())
+            draws = not torch.equal(before, randomness.generator.get_state())
             form, form_need, target = self.form, need, self.teacher.form if self.requires else ""
             if "values" in (need, target) and form == "logits" and not self._declared:
                 form = "values"  # a net that ends in a linear layer is accepted for regression too
@@ -145,7 +142,7 @@ class Objective(nn.Module):
             expected = f"a teacher, since {self.loss!r} compares with one"
             raise ArgumentError("teacher", None, expected)
         for term in self.terms:
-            if not (self.teacher.exact or term.affine):
+            if term.bias and not self.teacher.exact:
                 raise InexactTeacherError(
                     f"loss: {term!r} is biased with a teacher that gives one draw at a time: "
                     f"{term.bias}. Accepted: cross_entropy at temperature 1, square_error, "
@@ -227,8 +224,9 @@ class Objective(nn.Module):
 @contextmanager
 def keep_buffers(module: nn.Module) -> Iterator[None]:
     r"""Restore a module's buffers, such as running statistics, after the block."""
-    places = [(owner._buffers, dict(owner._buffers)) for owner in module.modules()]
-    copies = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    owners = [owner._buffers for owner in module.modules() if owner._buffers]
+    places = [(place, dict(place)) for place in owners]
+    copies = [(b, b.clone()) for place in owners for b in place.values() if b is not None]
     try:
         yield
     finally:

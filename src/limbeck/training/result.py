@@ -18,7 +18,7 @@ from limbeck.errors import ArgumentError
 from limbeck.records import AnyNumber, encode, of_file
 from limbeck.storage import STUDENT_FILES, files, folders
 from limbeck.storage.folders import Files
-from limbeck.text import PlainTable, table_text
+from limbeck.text import PlainTable, listed, table_text
 
 STUDENT, ABOUT = "student.safetensors", "training.json"
 FORMAT = "limbeck-student-1"
@@ -53,15 +53,10 @@ class Failure:
     batch: Batch
 
     def __str__(self) -> str:
-        at = f"inputs {_listed(self.examples)} of the batch" if self.examples else "the whole batch"
+        at = f"inputs {listed(self.examples)} of the batch" if self.examples else "the whole batch"
         if self.examples and self.batch.index is not None:
-            at += f" (rows {_listed(self.batch.index[self.examples].tolist())} of the data)"
+            at += f" (rows {listed(self.batch.index[self.examples].tolist())} of the data)"
         return f"non-finite {', '.join(self.terms)} at step {self.step}, at {at}"
-
-
-def _listed(numbers: list[int], most: int = 8) -> str:
-    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
 
 
 @dataclass(repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -16,7 +17,7 @@ from torch.func import functional_call, grad
 from limbeck.arguments import Number, Positive, UserObject, checked_arguments
 from limbeck.errors import ArgumentError
 from limbeck.storage.files import copy_into
-from limbeck.training.objective import Objective, Plan
+from limbeck.training.objective import Objective, Plan, keep_buffers
 from limbeck.training.schedules import Schedule, as_schedule, same_until
 
 Tensors: TypeAlias = dict[str, Tensor]  # by name
@@ -38,6 +39,14 @@ class Progress:
 
     def tensors(self) -> Tensors:
         return dict(vars(self))
+
+    def record(self, good: Tensor, means: Tensor, norm: Tensor) -> None:
+        r"""Add a step: whether it was finite, the means of its terms and of the total, its norm."""
+        self.last.copy_(means)
+        self.norm.copy_(norm.reshape(1))
+        self.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
+        self.done.add_(good.to(torch.float64))
+        self.finite.copy_(good)
 
 
 class Update(Protocol):
@@ -107,8 +116,6 @@ class GradientUpdate:
         if self.compilable:
             self._apply = FunctionalOptimizer(self.optimizer, self.parameters, self._leaves)
         self._buffers = dict(objective.named_buffers())
-        owners = dict(objective.named_modules())
-        self._places = {name: owners[name.rpartition(".")[0]]._buffers for name in self._buffers}
         first = next(iter(self._leaves.values()))
         self.progress = Progress(len(objective.terms), first.device, first.dtype)
 
@@ -129,24 +136,13 @@ class GradientUpdate:
             gradients, (means, buffers) = grad(traced_loss, has_aux=True)(self._leaves)
             return gradients, means, buffers
         # without torch.func, which takes longer than the arithmetic of a small student
-        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        try:
-            with torch.enable_grad():
-                total, means = mean_loss(self.objective(plan))
-                leaves = list(self.parameters.values())
-                values = torch.autograd.grad(total, leaves, materialize_grads=True)
-        finally:
-            buffers = self._restore(before)
-        return dict(zip(self.parameters, values, strict=True)), means.detach(), buffers
-
-    def _restore(self, before: Tensors) -> Tensors:
-        r"""The buffers as they are now; the student gets back those before."""
-        after = {}
-        for name, buffer in self._buffers.items():
-            place, key = self._places[name], name.rpartition(".")[2]
-            after[name] = (now := place[key]).detach().clone() if place[key] is buffer else now
-            place[key] = buffer.copy_(before[name])
-        return after
+        with torch.enable_grad(), keep_buffers(self.objective) if self._buffers else nullcontext():
+            total, means = mean_loss(self.objective(plan))
+            leaves = list(self.parameters.values())
+            values = torch.autograd.grad(total, leaves, materialize_grads=True)
+            places = self.objective.named_buffers(remove_duplicate=False) if self._buffers else ()
+            after = {n: b.detach().clone() for n, b in places if n in self._buffers}
+        return dict(zip(self.parameters, values, strict=True)), means.detach(), after
 
     @torch.no_grad()
     def step(self, plan: Plan, traced: bool) -> None:
@@ -159,8 +155,6 @@ class GradientUpdate:
         else:
             norm = torch.stack(torch._foreach_norm(list(gradients.values()))).norm()
         good = progress.finite & norm.isfinite() & means.isfinite().all()
-        progress.last.copy_(means)
-        progress.norm.copy_(norm[None])
         if traced:  # a bad step is one with zero gradients and a zero rate: nothing moves
             gradients = {name: torch.where(good, g, 0.0) for name, g in gradients.items()}
             buffers = {n: torch.where(good, b, self._buffers[n]) for n, b in buffers.items()}
@@ -176,9 +170,7 @@ class GradientUpdate:
                 self._step_eager(gradients)
             for name, buffer in buffers.items():
                 self._buffers[name].copy_(buffer)
-        progress.sums.add_(torch.where(good, means.to(torch.float64), 0.0))
-        progress.done.add_(good.to(torch.float64))
-        progress.finite.copy_(good)
+        progress.record(good, means, norm)
 
     def _step_eager(self, gradients: Tensors) -> None:
         factor = float(self.schedule(self.progress.done[0].cpu(), self.steps))
@@ -242,7 +234,7 @@ PLURALS = "square_avg acc_delta exp_avg exp_avg_sq max_exp_avg_sq exp_inf mu_pro
 OTHERS = {"state_sums": "sum", "momentum_buffer_list": "momentum_buffer", "state_steps": "step"}
 STATE = {f"{name}s": name for name in PLURALS.split()} | OTHERS
 WIDE = (torch.float32, torch.float64)
-MODES = ("params", "lr", "capturable", "foreach", "fused", "differentiable")
+MODES = ("params", "capturable", "foreach", "fused", "differentiable")  # change no results
 ONLY_IF = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered", "momentum_buffer": "momentum"}
 
 
@@ -317,7 +309,7 @@ class FunctionalOptimizer:
             lists = [[optimizer.state[p][k] for p in trained if k in keys] for k in state_names]
             if "nesterov" in group and not lists[0]:
                 lists[0] = [None] * len(trained)  # SGD needs a place for each momentum
-            settings = {a: group[a] for a in self.arguments if a in group and a not in MODES}
+            settings = {a: group[a] for a in self.arguments if a in group.keys() - {"lr", *MODES}}
             if "betas" in group:
                 settings["beta1"], settings["beta2"] = group["betas"]
             own_leaves = {names[id(p)]: leaves[names[id(p)]] for p in trained}
