@@ -158,6 +158,7 @@ def inputs() -> Any:
         "function": lb.inputs.Function(lambda n, generator: torch.randn(n, 3, generator=generator)),
         "samples": lb.inputs.Samples(torch.distributions.Normal(torch.zeros(3), torch.ones(3))),
         "mix": lb.inputs.Mix([lb.inputs.Dataset(x), lb.inputs.Noise(3)], weights=[0.5, 0.5]),
+        "seek": lb.inputs.Seek(lb.inputs.Dataset(x)),
     }
     return {name: run(net(3, 4, 2), source, "cross_entropy") for name, source in made.items()}
 

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 import limbeck as lb
-from limbeck.inputs import Loader, Mix
+from limbeck.inputs import Loader, Mix, Seek
 from tests.refusals import raises_about, refused
 
 X = torch.arange(20.0)[:, None]
@@ -109,6 +109,8 @@ def test_rows_of_a_loader_are_regrouped_where_others_ask_for_n():
     assert batch.x.flatten().tolist() == list(range(11))
     mixed = sizes(Mix([loader_of(batch_size=8), X]), 2, batch_size=10)
     assert mixed == [10, 10]
+    sought = trained(Seek(loader_of(batch_size=8), candidates=2), 2, batch_size=10)[0]
+    assert len(sought[-1]) == 10  # the candidates are looked at before
 
 
 @pytest.mark.parametrize("steps", [4, 5, 6])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import limbeck as lb
 from limbeck import losses
 from limbeck.export import export
-from limbeck.inputs import Dataset, Loader, Noise
+from limbeck.inputs import Dataset, Loader, Noise, Seek
 from limbeck.normalization.log_partition import exact_log_z
 from tests.refusals import refused
 
@@ -101,6 +101,7 @@ CALLS = {
     "Noise": (lambda **options: Noise(**{"shape": 3} | options), ["shape", "seed"]),
     "Dataset": (functools.partial(Dataset, X), ["seed"]),
     "Loader": (functools.partial(Loader, DataLoader(TensorDataset(X))), ["seed"]),
+    "Seek": (functools.partial(Seek, X), ["candidates", "seed"]),
     "GaussianMixture": (mixture, ["components", "dim"]),
     "Slice": (functools.partial(lb.samplers.Slice, stepping, X), ["seed", "max_steps_out"]),
     "exact_log_z": (

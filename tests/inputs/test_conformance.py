@@ -7,7 +7,7 @@ from torch import distributions
 from torch.utils import data
 
 from limbeck.arrays import Batch, leaves, rows
-from limbeck.inputs import Augment, Dataset, Function, Loader, Mix, Munge, Noise, Samples
+from limbeck.inputs import Augment, Dataset, Function, Loader, Mix, Munge, Noise, Samples, Seek
 
 N, SIZE = 23, 7  # batches straddle the passes over the data
 CPU = torch.device("cpu")
@@ -41,6 +41,11 @@ def jitter_parts(x, generator):
     return x | {"age": x["age"] + uniform(generator, len(x["age"]))}
 
 
+def bound(source):
+    source.bind(lambda batch: leaves(batch.x)[0].reshape(rows(batch.x), -1)[:, 0].square())
+    return source
+
+
 def loader(seed, *tensors):
     dataset = data.TensorDataset(*tensors)
     return Loader(data.DataLoader(dataset, batch_size=5, shuffle=True), seed=seed)
@@ -66,7 +71,9 @@ SOURCES = {
     "loader labels": lambda s: loader(s, TABLE, LABELS),
     "mix": lambda s: Mix([Dataset(TABLE, LABELS), Augment(TABLE, jitter, LABELS)], [3, 1], seed=s),
     "mix parts": lambda s: Mix([PARTS, Munge(PARTS), Mix([PARTS, PARTS])], seed=s),
-    "mix loader": lambda s: Mix([Noise(3), Dataset(TABLE), loader(None, TABLE)], seed=s),
+    "mix seek": lambda s: bound(Mix([Noise(3), Seek(Noise(3)), loader(None, TABLE)], seed=s)),
+    "seek": lambda s: bound(Seek(Dataset(TABLE, LABELS), candidates=3, seed=s)),
+    "seek parts": lambda s: bound(Seek(Munge(PARTS), seed=s)),
 }
 
 every = pytest.mark.parametrize("name", SOURCES)

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from limbeck.arrays import Batch
-from limbeck.inputs import Dataset, Function, Mix, Noise
+from limbeck.inputs import Dataset, Function, Mix, Noise, Seek
 from tests.refusals import refused
 
 
@@ -68,6 +68,15 @@ def test_fields_do_not_depend_on_which_sources_came_up():
     for batch in (source(2) for _ in range(60)):
         assert batch.y is None
         assert batch.weight is not None
+
+
+def test_a_probe_knows_that_seekers_have_weights():
+    source = Mix([Noise(1), Seek(Noise(1))])
+    source.probe(4)
+    source.bind(lambda batch: batch.x[:, 0].square())
+    weight = source(8).weight
+    assert (weight[:4] == 1).all()
+    assert (weight[4:] != 1).any()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ r"""Sources made of other sources."""
 
 import torch
 
-from limbeck.inputs import Dataset, Mix, Noise
+from limbeck.inputs import Dataset, Mix, Noise, Seek
 from limbeck.inputs.base import spread
 
 
@@ -29,6 +29,12 @@ def test_states_are_kept_apart_by_prefix():
     assert {"generator", "0.generator", "0.order", "1.generator", "1.0.generator"} <= set(
         source.state_dict()
     )
+
+
+def test_losses_reach_the_sources_that_seek_them():
+    inner = Seek(Noise(1))
+    Mix([Noise(1), Mix([inner])]).bind(loss := lambda batch: batch.x[:, 0])
+    assert inner.loss_of is loss
 
 
 def test_seeds_follow_from_one():

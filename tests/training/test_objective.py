@@ -12,6 +12,7 @@ from torch.func import functional_call, grad
 from limbeck import losses
 from limbeck.arrays import Batch
 from limbeck.inputs import Dataset, Function
+from limbeck.inputs.base import Inputs
 from limbeck.models import MLP
 from limbeck.teachers.base import Teacher, as_teacher
 from limbeck.training.objective import Objective
@@ -113,6 +114,22 @@ def test_the_present_loss_of_any_batch_is_that_of_a_step_without_weights() -> No
     rows, found = plan["inputs"], bound.at(bound.batch(plan))
     assert not found.requires_grad
     torch.testing.assert_close(weight[rows] * found, bound.total(bound(plan)).detach())
+
+
+def test_inputs_are_told_how_to_ask_for_the_present_loss() -> None:
+    class Curious(Inputs):
+        def bind(self, loss_of) -> None:
+            self.loss_of = loss_of
+
+        def draw(self, n: int) -> Tensor:
+            return X[:n]
+
+        def build(self, drawn: Tensor) -> Batch:
+            return Batch(drawn)
+
+    inputs = Curious()
+    bound = objective(inputs=inputs)
+    assert torch.equal(inputs.loss_of(Batch(X)), bound.at(Batch(X)))
 
 
 def test_looking_at_a_student_leaves_it_and_the_inputs_as_they_were() -> None:

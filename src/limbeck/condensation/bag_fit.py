@@ -42,7 +42,7 @@ from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import Request, strata
 from limbeck.errors import ArgumentError, user_stacklevel
-from limbeck.inputs import Dataset, Loader
+from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
 from limbeck.posteriors.draws import Diagnostics, Draws
@@ -71,8 +71,8 @@ def _pool_size(request: Request, function: PredictFunction, draws: int, componen
 
 
 def can_pool(source: Inputs) -> bool:
-    r"""Whether inputs can be drawn once: not from loaders."""
-    return not any(isinstance(part, Loader) for part in sources_of(source))
+    r"""Whether inputs can be drawn once: not from loaders, nor by the loss."""
+    return not any(isinstance(part, Loader | Seek) for part in sources_of(source))
 
 
 def make_bag(

@@ -15,7 +15,7 @@ from torch import Tensor
 from limbeck.arrays import X, join, map_tensors, rows
 from limbeck.condensation.predict_function import rows_of
 from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
-from limbeck.inputs import Dataset, Loader, Mix, as_inputs
+from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.storage import files
 from limbeck.teachers.keys import row_keys
@@ -88,7 +88,7 @@ def hold_out(source: Inputs, held_out: object, fraction: float | str, seed: int)
             return HeldOut(source, None, "", reason)
         training, new = map(source.take, index)
         return HeldOut(training, new, "held-out rows", rows=index)
-    if isinstance(source, Mix) and any(isinstance(p, Dataset) for p in sources_of(source)):
+    if isinstance(source, Mix | Seek) and any(isinstance(p, Dataset) for p in sources_of(source)):
         return HeldOut(source, None, "", "rows in a mixture are not held out; give held_out=")
     return HeldOut(source, None, "fresh inputs")
 
@@ -124,6 +124,8 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     if split.reason:
         raise NoNewInputs(split.reason)
     source = split.training if split.source is None else split.source
+    while isinstance(source, Seek):  # it would choose the inputs that the student is worst at
+        source = source.source
     drawn = _measured_rows(source, seed) if isinstance(source, Dataset) else source(MEASURED).x
     seen, keys = _known_keys(trained, split.training), _keys(drawn)
     new = ~np.isin(keys, seen)

@@ -3,7 +3,7 @@ r"""The base class of all sources of inputs, and of sources made of other source
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,6 +93,9 @@ class Inputs(Stateful, ABC):
         self.load_state_dict(state)
         return batch
 
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:  # most need nothing
+        r"""Set the function that computes the present losses (n,) of a batch."""
+
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         r"""Move to the student's device and floating type, and start the generator."""
         self.device, self.dtype = torch.device(device), dtype
@@ -128,10 +131,17 @@ class Inputs(Stateful, ABC):
 class Nested(Inputs):
     r"""A source that draws from others, each with its own seed."""
 
+    loss_of: Callable[[Batch], Tensor] | None = None  # the present losses (n,) of a batch
+
     def __init__(self, sources: Sequence[Inputs], seed: int | None = None) -> None:
         super().__init__(seed)
         self.sources = list(sources)
         self._seed_sources(self.seed or 0)
+
+    def bind(self, loss_of: Callable[[Batch], Tensor]) -> None:
+        self.loss_of = loss_of
+        for source in self.sources:
+            source.bind(loss_of)
 
     def to(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         super().to(device, dtype, seed)
@@ -141,6 +151,13 @@ class Nested(Inputs):
 
     def stateful_parts(self) -> dict[str, Any]:
         return {str(number): source for number, source in enumerate(self.sources)}
+
+    def _weight(self, batch: Batch) -> Tensor:
+        r"""The weights (n,) of a batch; ones where it has none."""
+        if batch.weight is not None:
+            return batch.weight
+        dtype = self.dtype or torch.get_default_dtype()
+        return torch.ones(arrays.rows(batch.x), dtype=dtype, device=self.device)
 
     def _seed_sources(self, seed: int) -> None:
         for source, source_seed in zip(self.sources, spread(seed, len(self.sources)), strict=True):

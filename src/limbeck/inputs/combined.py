@@ -1,4 +1,4 @@
-r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, mixed."""
+r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, mixed, by loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils import data
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X, as_dict, rows
+from limbeck.arrays import Batch, X, as_dict, map_tensors
 from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.inputs.base import Inputs, Nested, join_batches
 from limbeck.inputs.dataset import Dataset, Loader
@@ -97,7 +97,7 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
     coordinates = []  # columns whose squared differences add up
     codes = []  # columns (N,) of many categories, which are compared
     for name, part in parts.items():
-        wide = torch.float32 if part.device.type == "mps" else torch.float64  # MPS lacks it
+        wide = widest_float(part.device)
         columns = part.reshape(len(part), -1).to(wide if part.is_floating_point() else torch.int64)
         low, high = columns.amin(0), columns.amax(0)
         continuous = ~categorical[name].reshape(-1)
@@ -110,10 +110,10 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
             else:
                 codes.append(column.contiguous())
     points = torch.cat(coordinates, 1)
-    squares = points.square().sum(1)
-    step = max(1, block // len(points))
+    rows, squares = len(points), points.square().sum(1)
+    step = max(1, block // rows)
     neighbours = []
-    for start in range(0, len(points), step):
+    for start in range(0, rows, step):
         block_rows = slice(start, start + step)
         # (block, N), less each row's own square, which is the same for all of its candidates
         distance = torch.addmm(squares, points[block_rows], points.T, alpha=-2)
@@ -122,6 +122,11 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         distance.diagonal(start).fill_(torch.inf)
         neighbours.append(distance.argmin(1))
     return torch.cat(neighbours)
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    r"""The most precise floating type that a device computes with."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Munge(Nested):
@@ -300,5 +305,60 @@ class Mix(Nested):
         if not weighted:
             return joined
         dtype = self.dtype or torch.get_default_dtype()
-        weights = [torch.ones(rows(b.x)) if b.weight is None else b.weight for b in parts]
-        return joined._replace(weight=torch.cat([w.to(self.device, dtype) for w in weights]))
+        return joined._replace(weight=torch.cat([self._weight(b).to(dtype) for b in parts]))
+
+
+class Seek(Nested):
+    r"""Candidates from a source, resampled in proportion to the student's loss on them.
+
+    Of m = candidates · n inputs with losses l, n are drawn with replacement with probabilities
+    q_i = uniform / m + (1 − uniform) l_i / Σ l, and get the weight 1 / (m q_i), times their own, so
+    that weighted means over batches estimate the mean over the source. If some losses are negative,
+    their minimum is subtracted; a loss that is not finite counts as zero.
+
+    Arguments:
+        source: Anything that `as_inputs` takes.
+        candidates: The number of candidates for each input that is drawn. Default: 4.
+        uniform: The fraction of the probability that is uniform, in (0, 1]. Default: 0.1.
+        seed: The generator's seed. Default: the seed of the distillation.
+    """
+
+    @arg.checked_arguments
+    def __init__(
+        self, source: arg.UserObject[object], candidates: arg.Count = 4, uniform: arg.Share = 0.1,
+        seed: arg.Seed | None = None,
+    ) -> None:  # fmt: skip
+        self.source = as_inputs(source, "source")
+        super().__init__([self.source], seed)
+        self.candidates, self.uniform = candidates, uniform
+
+    def probe(self, n: int) -> Batch:
+        r"""Candidates of weight one: there is no loss before the first step."""
+        batch = self.source.probe(n)
+        return batch._replace(weight=self._weight(batch))
+
+    def draw(self, n: int) -> Batch:
+        if self.loss_of is None:
+            expected = "one that bind(loss_of) was called on"
+            raise ArgumentError("inputs", "a Seek without a loss", expected)
+        m = n * self.candidates
+        with rename_argument("batch_size", "candidates", f" ({self.candidates} for each of {n})"):
+            batch = self.source(m)
+        loss = self.loss_of(batch).detach()
+        if loss.shape != (m,):
+            raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")
+        q = self.probabilities(loss)
+        chosen = torch.multinomial(q, n, replacement=True, generator=self.generator)
+        weight = (1 / (m * q[chosen])).to(loss.dtype)
+        drawn: Batch = map_tensors(lambda t: t.index_select(0, chosen), batch)
+        return drawn._replace(weight=weight if drawn.weight is None else weight * drawn.weight)
+
+    def probabilities(self, loss: Tensor) -> Tensor:
+        r"""How likely each candidate is to be drawn, from the losses (m,)."""
+        loss = loss.to(widest_float(loss.device))
+        finite = torch.isfinite(loss)
+        loss = torch.where(finite, loss, 0)
+        loss = torch.where(finite, loss - loss.amin().clamp_max(0), 0)
+        largest = loss.amax()
+        loss = torch.where(largest > 0, loss / largest, 1)  # the sum cannot overflow
+        return self.uniform / len(loss) + (1 - self.uniform) * loss / loss.sum()

@@ -171,7 +171,7 @@ class Loader(Inputs):
 
     Each step of a distillation uses the next batch of a DataLoader, of any size, including a
     shorter last one (set `drop_last=True` in the loader to drop it). An IterableDataset is read in
-    batches of the distillation's batch_size, and so are loaders within `Mix`.
+    batches of the distillation's batch_size, and so are loaders within `Mix` and `Seek`.
 
     A resumed run starts the loader again and skips the rows that were used. It continues exactly
     if the loader yields the same items again: if it draws from the global generators

@@ -68,6 +68,7 @@ class Objective(nn.Module):
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.form = output_form("student_output", student, student_output)
         self._declared = student_output != "auto"
+        inputs.bind(self.at)
         self._check_models()
 
     def _check_models(self) -> None:
