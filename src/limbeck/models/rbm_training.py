@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
-from limbeck.models.rbm import RBM, Bits, Numbers, RBMPath, base_biases, binary_rows, softplus
+from limbeck.models.rbm import RBM, Bits, Numbers, softplus
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device
 from limbeck.training.result import History
@@ -128,18 +129,22 @@ def annealed_log_z(rbm: RBM, x: Tensor | None, base: Tensor, generator: torch.Ge
     The one is too low in expectation, and the other too high if the chains sample the RBM. The
     error includes half their difference.
     """
-    path = RBMPath(rbm, base)
     betas = torch.linspace(0, 1, ANNEALED + 1).tolist()
+    bits, difference = Bits(4 * ANNEALED + 1, base.device, generator), rbm.a - base
+    independent = rbm.hidden * math.log(2) + float(softplus(base.double()).sum())
     values, errors = [], []
-    starts = [path.sample(ANNEALED, generator)] + ([] if x is None else [x[:ANNEALED]])
+    starts = [bits(base.repeat(ANNEALED, 1))] + ([] if x is None else [x[:ANNEALED]])
     for sign, state in zip((1, -1), starts, strict=False):
         log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
-        steps = betas[::sign]
-        for before, after in itertools.pairwise(steps):
-            gain, state = path.climb(state, before, after, generator)
-            log_w += gain
+        for before, after in itertools.pairwise(betas[::sign]):
+            activation = torch.addmm(rbm.b, state, rbm.W)
+            rise = softplus(activation * after) - softplus(activation * before)
+            log_w += rise.sum(1, dtype=torch.float64)
+            log_w += (state @ difference).double() * (after - before)
+            h = bits(activation * after)
+            state = bits(torch.addmm(difference, h, rbm.W.T).mul_(after).add_(base))
         mean = log_w.logsumexp(0) - math.log(len(log_w))
-        values.append(path.log_z + sign * float(mean))
+        values.append(independent + sign * float(mean))
         errors.append(float((log_w - mean).exp().std()) / math.sqrt(len(log_w)))
     gap = values[0] - values[-1]
     value, error = sum(values) / len(values), math.hypot(*errors, gap) / len(values)
@@ -265,9 +270,10 @@ def train_rbm(
             raise ArgumentError("held_out", f"shape {tuple(held_out.shape)}", expected)
     place = choose_device(device)
     generator = torch.Generator(place).manual_seed(seed)
-    base = base_biases(bits).to(place)
-    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     n, batch_size = len(bits), min(batch_size, len(bits))
+    ones = bits.sum(0, dtype=torch.float64)
+    base = ((ones + 1) / (n + 1 - ones)).log().float().to(place)  # log odds
+    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     of_epoch = -(-n // batch_size)
     steps = (epochs or max(20, -(-MIN_STEPS // of_epoch))) * of_epoch
     if seconds is not None and epochs is None:
@@ -333,3 +339,16 @@ def train_rbm(
         )
         warnings.warn(text, LimbeckWarning, stacklevel=user_stacklevel())
     return rbm
+
+
+def binary_rows(data: Numbers, argument: str = "data") -> Tensor:
+    r"""Zeros and ones (n, I) of any type, as a tensor."""
+    bits = as_part(data, argument).values
+    if bits.dim() != 2:
+        expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
+        raise ArgumentError(argument, f"shape {tuple(bits.shape)}", expected)
+    other = (bits != 0) & (bits != 1)
+    if other.any():
+        received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
+        raise ArgumentError(argument, received, "zeros and ones: binarise first, as (x > 0.5) does")
+    return bits
