@@ -163,13 +163,13 @@ def test_the_annealed_log_z_and_its_contradiction() -> None:
     base = torch.zeros(12)
     chains = rbm.advance(rbm.start(100, generator(2)), 200, generator(3))
     with torch.no_grad():
-        z = annealed_log_z(rbm, chains, base, generator(4))
-        assert abs(z.value - rbm._exact_log_z()) < 4 * z.std_error < 1
-        assert z.contradiction < 0.2
+        log_z, error, contradiction = annealed_log_z(rbm, chains, base, generator(4))
+        assert abs(log_z - rbm._exact_log_z()) < 4 * error < 1
+        assert contradiction < 0.2
         least = Binary(12).enumerate(0, 4096)[rbm(Binary(12).enumerate(0, 4096)).argmin()]
         strong = RBM(4 * rbm.W, rbm.a, rbm.b)
         stuck = least.repeat(100, 1)  # no samples of the RBM
-        assert annealed_log_z(strong, stuck, base, generator(4)).contradiction > 0.3
+        assert annealed_log_z(strong, stuck, base, generator(4))[2] > 0.3
 
 
 def test_early_stopping_on_held_out_rows() -> None:
