@@ -234,7 +234,6 @@ class Bits:
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.generator, self.called = generator, 0
-        self._noise: dict[torch.Size, Tensor] = {}
         self._kernels = triton_kernels() if device.type == "cuda" else None
         if self._kernels is not None:
             self._seeds = torch.empty((draws, 1), dtype=torch.int64, device=device)
@@ -244,9 +243,7 @@ class Bits:
         if self._kernels is not None and logits.dtype == torch.float32:
             self.called += 1
             return self._kernels.bits_(logits, self._seeds[self.called - 1])
-        if logits.shape not in self._noise:
-            self._noise[logits.shape] = torch.empty_like(logits)
-        return logits.sigmoid_().gt_(self._noise[logits.shape].uniform_(generator=self.generator))
+        return logits.sigmoid_().gt_(torch.empty_like(logits).uniform_(generator=self.generator))
 
 
 TOGETHER = 4  # units of the other side that share a matrix product
