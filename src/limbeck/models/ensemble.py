@@ -108,7 +108,7 @@ class Ensemble(Specified):
         outputs: list[Tensor] = []
         for model, kind in zip(self.models, self.kinds, strict=True):
             # a member's log_probabilities are more exact than logs of its outputs
-            method = getattr(model, "log_probabilities", None) if logs else None
+            method: Any = getattr(model, "log_probabilities", None) if logs else None
             own = callable(method) and getattr(model, "output_form", None) == kind
             y = method(x) if own else model(x)
             if not isinstance(y, Tensor):

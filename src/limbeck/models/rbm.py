@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -170,8 +171,8 @@ class RBM(Unnormalized):
         h = state.new_empty(len(state), self.hidden)
         products, bits = BitProducts(self.W.detach()), Bits(2 * sweeps, state.device, generator)
         for _ in range(sweeps):
-            bits(products.forth(self.b, state, h))
-            bits(products.back(self.a, h, v))
+            bits(products(self.b, state, h))
+            bits(products(self.a, h, v, back=True))
             state = v
         return v.to(x.dtype)
 
@@ -206,21 +207,12 @@ class BitProducts:
         split = W.is_cuda and W.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
         self.parts = halves(W) if split else (W,)
 
-    def forth(self, bias: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        r"""x W + bias, (n, J)."""
-        return self._product(bias, x, self.parts, out)
-
-    def back(self, bias: Tensor, h: Tensor, out: Tensor) -> Tensor:
-        r"""h Wᵀ + bias, (n, I)."""
-        return self._product(bias, h, tuple(part.T for part in self.parts), out)
-
-    @staticmethod
-    def _product(bias: Tensor, x: Tensor, parts: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        if len(parts) == 1:
-            return torch.addmm(bias, x, parts[0], out=out)
-        with tensor_float():
-            torch.addmm(bias, x, parts[0], out=out)
-            return out.addmm_(x, parts[1])
+    def __call__(self, bias: Tensor, bits: Tensor, out: Tensor, back: bool = False) -> Tensor:
+        r"""x W + bias, (n, J), or `back` h Wᵀ + bias, (n, I)."""
+        first, *second = (part.T for part in self.parts) if back else self.parts
+        with tensor_float() if second else nullcontext():
+            torch.addmm(bias, bits, first, out=out)
+            return out.addmm_(bits, *second) if second else out
 
 
 def halves(W: Tensor) -> tuple[Tensor, Tensor]:
