@@ -31,11 +31,11 @@ RECORDS = {
 }  # fmt: skip
 # called by the loop, in every step or once, and not by users; and what only classes here call
 CONTRACT = {
-    "answers", "at", "bind", "build", "checked", "collect", "contains", "decode",
+    "answers", "at", "bind", "build", "check_target", "checked", "collect", "contains", "decode",
     "draw", "encode", "end", "expand", "features", "from_files", "from_saved", "from_spec",
-    "from_tensors", "get_extra_state", "gradient", "infer_output", "jump", "least_size",
-    "leave_start", "load_state_dict", "logs", "make_room", "mix", "move", "next_rows", "of",
-    "on_evaluation", "preactivation", "prepare", "probabilities", "probe",
+    "from_tensors", "get_extra_state", "gradient", "images", "infer_output", "jump", "least_size",
+    "leave_start", "load_state_dict", "logs", "make_room", "mix", "moments", "move", "next_rows",
+    "of", "on_evaluation", "preactivation", "prepare", "probabilities", "probe",
     "refuse_derivatives", "rounded", "rows", "same_until", "set_extra_state", "set_moments_",
     "shipped", "signs", "start", "state_dict", "step", "sweep", "tail", "take", "to", "view",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributions import Bernoulli
 
 import limbeck as lb
+from tests.normalization.small import RBMPath
 from tests.refusals import refused
 
 SIDE, TEMPERATURE = 4, 2.269
@@ -75,8 +76,8 @@ def test_an_advance_without_the_generator_is_refused():
 def test_a_path_that_does_not_end_at_the_target_is_refused():
     one, other = (lb.RBM.random(6, 4, 1.0, torch.Generator().manual_seed(k)) for k in (0, 1))
     with refused("path", "not that of the target"):
-        annealed(one, path=other.path())
-    assert annealed(one, path=one.path()).value == pytest.approx(lb.exact_log_z(one), abs=0.3)
+        annealed(one, path=RBMPath(other))
+    assert annealed(one, path=RBMPath(one)).value == pytest.approx(lb.exact_log_z(one), abs=0.3)
 
 
 # Energies that are another one at every call

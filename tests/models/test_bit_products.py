@@ -21,8 +21,8 @@ def products(device):
     h = torch.randint(2, (64, 200), generator=generator).float()
     a, b = torch.randn(300, generator=generator), torch.randn(200, generator=generator)
     by = BitProducts(W.to(device))
-    forth = by.forth(b.to(device), x.to(device), torch.empty(64, 200, device=device))
-    back = by.back(a.to(device), h.to(device), torch.empty(64, 300, device=device))
+    forth = by(b.to(device), x.to(device), torch.empty(64, 200, device=device))
+    back = by(a.to(device), h.to(device), torch.empty(64, 300, device=device), back=True)
     exact = x.double() @ W.double() + b.double(), h.double() @ W.double().T + a.double()
     return (forth.cpu().double(), back.cpu().double()), exact
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli
 
+from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
 from limbeck.supports import Binary, Support
 
@@ -67,3 +68,22 @@ def two_modes() -> RBM:
 def one_mode_student() -> Bernoulli:
     r"""Covers the zeros only: of the ones it has e^−64."""
     return Bernoulli(logits=torch.full((MODES,), -4.0, dtype=torch.float64))
+
+
+class RBMPath:
+    r"""p̃(x)^β of an RBM, from independent bits."""
+
+    def __init__(self, rbm: RBM) -> None:
+        self.rbm, self.support, self.log_z = rbm, rbm.support, rbm.visible * math.log(2)
+
+    def sample(self, n, generator=None):
+        return self.rbm.start(n, generator)
+
+    def log_unnormalized(self, x, beta):
+        return beta * self.rbm.log_unnormalized(x).detach()
+
+    def climb(self, x, before, after, generator=None):
+        gain = self.log_unnormalized(x, after) - self.log_unnormalized(x, before)
+        energy = Energy(lambda x: -self.rbm.log_unnormalized(x), self.support)
+        with torch.no_grad():
+            return gain, energy.sites(x, 1, generator, beta=after)

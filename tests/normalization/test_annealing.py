@@ -15,7 +15,7 @@ from limbeck.normalization.annealing import temperatures
 from limbeck.normalization.densities import Densities
 from limbeck.normalization.log_partition import exact_log_z, log_partition
 from limbeck.supports import Real, Spins, States
-from tests.normalization.small import generator, random_rbm, table
+from tests.normalization.small import RBMPath, generator, random_rbm, table
 from tests.refusals import refused
 
 
@@ -63,7 +63,7 @@ def test_the_result_says_what_was_done():
 
 def test_hasty_annealing_is_not_trusted():
     rbm = random_rbm(scale=4.0, visible=14)
-    z = annealed(rbm, schedule=2, path=rbm.path())
+    z = annealed(rbm, schedule=2, path=RBMPath(rbm))
     assert not z.verdict.trustworthy
     assert abs(annealed(rbm, schedule=2).value - exact_log_z(rbm)) < abs(z.value - exact_log_z(rbm))
 

@@ -19,7 +19,7 @@ from limbeck.evaluation import evaluating
 from limbeck.models.checks import is_count
 from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
-from limbeck.models.tree import Trees, is_tree_estimator, read
+from limbeck.models.tree import Trees, is_tree_estimator
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 
 # what is fitted to labelled rows directly, by name
@@ -95,7 +95,9 @@ class Fitted:
         else:
             model.fit(x, y[:, 0] if y.shape[1] == 1 else y, sample_weight=rows)
         kinds = {"classification": "probabilities", "multilabel": "labels"}
-        return Trees(**read(model) | {"kind": kinds.get(self.task, "values")})
+        trees = Trees.from_sklearn(model)
+        trees.kind = kinds.get(self.task, "values")
+        return trees
 
 
 def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:

@@ -90,7 +90,7 @@ class StepwiseEM:
         samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
         least = gaussians.least_variances(samples.variance, self.floor, self.kind)
         generator = torch.Generator().manual_seed(self.objective.generator.initial_seed())
-        starts = [samples.centred(self.student.moments())] if not self.restarts else []
+        starts = [self.student.moments(samples.centre)] if not self.restarts else []
         for _ in range(self.restarts):
             first = started(samples, self.student.components, self.kind, generator)
             ascent = Ascent(samples, first, self.kind, least)

@@ -315,14 +315,10 @@ def _adapted(
 
 def _check_advance(advance: Callable[..., Any]) -> None:
     r"""Refuse what cannot be called as `advance(x, sweeps, generator)`."""
-    expected = "a function advance(x, sweeps, generator)"
-    if not callable(advance):
-        raise ArgumentError("advance", f"a {type(advance).__name__}", expected)
     try:
-        signature = inspect.signature(advance)
-    except (TypeError, ValueError):  # some built-in functions have no signature
+        inspect.signature(advance).bind(None, 1, None)
+    except ValueError:  # some built-in functions have no signature
         return
-    try:
-        signature.bind(None, 1, None)
-    except TypeError:
-        raise ArgumentError("advance", f"a function of {signature}", expected) from None
+    except TypeError as error:
+        expected = "a function advance(x, sweeps, generator)"
+        raise ArgumentError("advance", f"{shown(advance)}: {error}", expected) from None

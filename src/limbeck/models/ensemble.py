@@ -33,6 +33,7 @@ class _Function(nn.Module):
         super().__init__()
         self.function = function
         self.log_probabilities = getattr(function, "log_probabilities", None)
+        self.output_form = getattr(function, "output_form", None)
 
     def forward(self, x: X) -> Tensor:
         return self.function(x)
@@ -70,12 +71,6 @@ class Ensemble(Specified):
         modules = [m if isinstance(m, nn.Module) else _Function(m) for m in members]
         self.models: Any = models if self._is_batch else nn.ModuleList(modules)
         self.kinds = _output_forms(members, output_forms)
-        # a member's log_probabilities are more exact than logs of its outputs
-        self._has_logs = tuple(
-            getattr(model, "output_form", None) == kind
-            and callable(getattr(model, "log_probabilities", None))
-            for model, kind in zip(members, self.kinds, strict=True)
-        )
         self.output_form = "values" if self.kinds[0] == "values" else "probabilities"
         self.weights: Tensor | None
         self.register_buffer("weights", None)
@@ -90,11 +85,7 @@ class Ensemble(Specified):
 
     def forward(self, x: arg.UserObject[X]) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
-        if self._is_batch:
-            y = probabilities(self.models(x), self.kinds[0])  # (n, members, ...)
-        else:
-            members = zip(self.models, self.kinds, strict=True)
-            y = _stack(probabilities(_output(model, x, kind), kind) for model, kind in members)
+        y = self._stacked(x, False)
         if self.weights is None:
             return y.mean(1)
         return torch.tensordot(y, self.weights.to(y), dims=([1], [0]))
@@ -103,18 +94,31 @@ class Ensemble(Specified):
         r"""Logs (n, classes) of the average, finite also where all probabilities underflow."""
         if self.output_form == "values":
             raise ArgumentError("output_form", "'values'", "an ensemble of classifiers")
-        if self._is_batch:
-            logs = self.models.log_probabilities(x)  # (n, members, classes)
-        else:
-            members = zip(self.models, self.kinds, self._has_logs, strict=True)
-            logs = _stack(
-                check_class_axis(model.log_probabilities(x), "models") if has_logs
-                else log_probabilities(_output(model, x, kind), kind)
-                for model, kind, has_logs in members
-            )  # fmt: skip
+        logs = self._stacked(x, True)
         if self.weights is None:
             return torch.logsumexp(logs, 1) - math.log(len(self))
         return torch.logsumexp(logs + self.weights.to(logs).log().unsqueeze(1), 1)
+
+    def _stacked(self, x: X, logs: bool) -> Tensor:
+        r"""The members' values, probabilities or `logs` of these, (n, members, ...)."""
+        convert = log_probabilities if logs else probabilities
+        if self._is_batch:
+            nets = self.models
+            return nets.log_probabilities(x) if logs else convert(nets(x), self.kinds[0])
+        outputs: list[Tensor] = []
+        for model, kind in zip(self.models, self.kinds, strict=True):
+            # a member's log_probabilities are more exact than logs of its outputs
+            method: Any = getattr(model, "log_probabilities", None) if logs else None
+            own = callable(method) and getattr(model, "output_form", None) == kind
+            y = method(x) if own else model(x)
+            if not isinstance(y, Tensor):
+                raise ArgumentError("models", f"a member that gave a {type(y).__name__}", "tensors")
+            y = y if kind == "values" else check_class_axis(y, "models")
+            outputs.append(y if own else convert(y, kind))
+        if any(y.shape != outputs[0].shape for y in outputs):
+            received = f"outputs of shapes {', '.join(str(tuple(y.shape)) for y in outputs)}"
+            raise ArgumentError("models", received, "equal shapes")
+        return torch.stack(outputs, dim=1)
 
     def __len__(self) -> int:
         return self.models.members if self._is_batch else len(self.models)
@@ -238,22 +242,6 @@ def _output_forms(models: list[Any], forms: str | Sequence[str | None] | None) -
     if "values" in kinds and set(kinds) != {"values"}:
         raise ArgumentError("models", f"members that give {sorted(set(kinds))}", "'values' in all")
     return tuple(kinds)
-
-
-def _output(model: Any, x: X, kind: str) -> Tensor:
-    y = model(x)
-    if not isinstance(y, Tensor):
-        raise ArgumentError("models", f"a member that gave a {type(y).__name__}", "tensors")
-    return y if kind == "values" else check_class_axis(y, "models")
-
-
-def _stack(outputs: Iterator[Tensor]) -> Tensor:
-    ys = list(outputs)
-    shapes = [tuple(y.shape) for y in ys]
-    if any(shape != shapes[0] for shape in shapes):
-        received = f"outputs of shapes {', '.join(map(str, shapes))}"
-        raise ArgumentError("models", received, "equal shapes")
-    return torch.stack(ys, dim=1)  # (n, members, ...)
 
 
 class Resamples(Dataset):

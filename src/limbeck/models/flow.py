@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from limbeck.arguments import Count, CountFromZero, Items, Whole, checked_arguments, integer
 from limbeck.arrays import random
+from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError
 from limbeck.models.checks import DtypeName, Generator, Sizes, Specified, matrix
 from limbeck.supports import Real
@@ -19,11 +19,7 @@ from limbeck.supports import Real
 
 def zuko() -> Any:
     r"""The library zuko, if it is installed."""
-    try:
-        return import_module("zuko")
-    except ImportError:
-        expected = "an installation with it: pip install 'limbeck[flows]'"
-        raise ArgumentError("flow", "no zuko, which it is made with", expected) from None
+    return import_extra("zuko", "flows", "flow: it needs")
 
 
 class Flow(Specified):

@@ -16,7 +16,7 @@ from limbeck.distributions.gaussians import Moments
 from limbeck.errors import ArgumentError
 from limbeck.models import mixture_em
 from limbeck.models.checks import Device, DtypeName, Generator, Specified, matrix
-from limbeck.models.mixture_em import EMResult, Numbers, Samples, numbers
+from limbeck.models.mixture_em import Numbers, Samples, numbers
 from limbeck.supports import Real
 
 Variables = Annotated[int, arg.Whole()] | arg.Items[Sequence[int]]
@@ -183,18 +183,19 @@ class GaussianMixture(Specified):
         return self.set_moments_(Moments(pi / pi.sum(), m, s))
 
     @torch.no_grad()
-    def set_moments_(self, moments: Moments) -> Self:
-        r"""Set everything from the moments of EM, unchecked."""
+    def set_moments_(self, moments: Moments, centre: Tensor | float = 0.0) -> Self:
+        r"""Set everything from the moments of x − centre, unchecked."""
+        moments = moments._replace(means=moments.means + centre)
         for name, value in mixture_em.parameters_of(moments, self.covariance).items():
             getattr(self, name).copy_(value)
         return self
 
     @torch.no_grad()
-    def moments(self) -> Moments:
-        r"""Weights, means and covariances in float64, as EM has them."""
-        scale, means = self.scale.double(), self.means.detach().to(torch.float64, copy=True)
+    def moments(self, centre: Tensor | float = 0.0) -> Moments:
+        r"""Weights, means and covariances of x − centre in float64, as EM has them."""
+        scale = self.scale.double()
         covariances = scale @ scale.mT if self.matrices else scale.square()
-        return Moments(self.logits.double().softmax(0), means, covariances)
+        return Moments(self.logits.double().softmax(0), self.means.double() - centre, covariances)
 
     @arg.checked_arguments
     def start_from(self, x: Numbers, weight: Numbers = None, generator: Generator = None) -> Self:
@@ -207,12 +208,9 @@ class GaussianMixture(Specified):
         """
         samples = Samples.of(self, x, weight)
         moments = mixture_em.started(samples, self.components, self.covariance, generator)
-        return self.set_moments_(samples.uncentred(moments))
+        return self.set_moments_(moments, samples.centre)
 
-    @arg.checked_arguments
-    def fit(self, x: Numbers, weights: Numbers = None, **options: Any) -> EMResult:
-        r"""Maximum likelihood by batch EM; see `limbeck.models.mixture_em.fit_em`."""
-        return mixture_em.fit_em(self, x, weights, **options)
+    fit = mixture_em.fit_em
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:

@@ -78,14 +78,6 @@ class Samples(NamedTuple):
             raise ArgumentError(name, received, "samples of a density")
         return cls(rows - centre, share * len(rows), centre, variance)
 
-    def uncentred(self, moments: Moments) -> Moments:
-        r"""Moments of these samples, moved back to the user's origin."""
-        return moments._replace(means=moments.means + self.centre)
-
-    def centred(self, moments: Moments) -> Moments:
-        r"""The inverse of `uncentred`."""
-        return moments._replace(means=moments.means - self.centre)
-
 
 def started(samples: Samples, components: int, kind: str, generator: Generator) -> Moments:
     r"""A mixture with centres by k-means++, and covariances that are shrunk to a common one."""
@@ -190,11 +182,11 @@ def fit_em(
         if restarts:
             moments = started(samples, mixture.components, kind, generator)
         else:
-            moments = samples.centred(mixture.moments())
+            moments = mixture.moments(samples.centre)
         runs.append(Ascent(samples, moments, kind, least))
         runs[-1].run(iterations, tolerance)
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
-    mixture.set_moments_(samples.uncentred(best.moments))
+    mixture.set_moments_(best.moments, samples.centre)
     reasons, history = best.broken, best.history
     if not best.converged:
         gain = history[-1] - history[-2]

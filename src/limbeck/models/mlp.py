@@ -121,10 +121,7 @@ class Feedforward(Specified):
         return cls(*members, *fields.pop("sizes"), **fields)
 
     def extra_repr(self) -> str:
-        names = ("hidden", "output", "output_form")
-        settings = [f"{name}={getattr(self, name)!r}" for name in names]
-        count = f"parameters={sum(parameter.numel() for parameter in self.parameters()):,}"
-        return ", ".join([*map(str, self.sizes), *settings, count])
+        return f"{super().extra_repr()}, parameters={sum(p.numel() for p in self.parameters()):,}"
 
 
 def _initialise(values: Tensor, inputs: int, kind: str, generator: Generator, init: str) -> None:
@@ -217,10 +214,7 @@ class BatchedMLP(Feedforward):
         r"""The last layer's outputs (n, members, outputs) before its nonlinearity."""
         rows, inputs = flat(x), self.sizes[0]
         if rows.shape[1] == inputs:
-            # one product for all members: (n, inputs) with (inputs, members * out)
-            bias = self.biases[0].flatten() if self.bias else None
-            h = F.linear(rows, self.weights[0].flatten(0, 1), bias)
-            h = h.unflatten(1, (self.members, self.sizes[1])).permute(1, 2, 0)
+            h = self._product(0, rows.T.expand(self.members, -1, -1))
         elif x.dim() > 2 and x.shape[1] == self.members and math.prod(x.shape[2:]) == inputs:
             h = self._product(0, x.flatten(2).permute(1, 2, 0))
         else:
@@ -248,6 +242,3 @@ class BatchedMLP(Feedforward):
         net = MLP.from_spec(fields, device="meta").to_empty(device=self.weights[0].device)
         torch._foreach_copy_(net._tensors(), self._tensors(index))
         return net.train(self.training)
-
-    def extra_repr(self) -> str:
-        return f"members={self.members}, {super().extra_repr()}"

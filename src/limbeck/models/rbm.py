@@ -1,9 +1,10 @@
-r"""The restricted Boltzmann machine over zeros and ones: the model and its annealing path."""
+r"""The restricted Boltzmann machine over zeros and ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from limbeck import arguments as arg
 from limbeck.arrays import as_part, floating, random, tensor_float
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.models import rbm_files
-from limbeck.models.checks import Device, Generator, Pair
+from limbeck.models.checks import Device, Generator
 from limbeck.models.energy import Unnormalized
 from limbeck.models.kernels.nade_op import triton_kernels
 from limbeck.progress import tracked
@@ -24,7 +25,6 @@ from limbeck.supports import Binary
 from limbeck.training.result import History
 
 Numbers = Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
-Beta = Tensor | arg.Fraction  # a tensor of no dimensions, as it is: reading it waits for a GPU
 
 
 def softplus(z: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class RBM(Unnormalized):
         h = state.new_empty(len(state), self.hidden)
         products, bits = BitProducts(self.W.detach()), Bits(2 * sweeps, state.device, generator)
         for _ in range(sweeps):
-            bits(products.forth(self.b, state, h))
-            bits(products.back(self.a, h, v))
+            bits(products(self.b, state, h))
+            bits(products(self.a, h, v, back=True))
             state = v
         return v.to(x.dtype)
 
@@ -180,10 +180,6 @@ class RBM(Unnormalized):
     def start(self, n: arg.CountFromZero, generator: Generator = None) -> Tensor:
         r"""Uniform bits (n, I) to start chains from."""
         return self.support.start(n, generator, self.W.device, self.W.dtype)
-
-    def path(self, base: arg.UserObject[Numbers | None] = None) -> RBMPath:
-        r"""The annealing path from independent bits: see `limbeck.models.rbm.RBMPath`."""
-        return RBMPath(self, base)
 
     def _units(self, x: Tensor, size: int, argument: str) -> Tensor:
         r"""States (n, size) in the weights' type; only shape and type, which tracers know."""
@@ -200,76 +196,6 @@ class RBM(Unnormalized):
         return f"visible={self.visible:,}, hidden={self.hidden:,}"
 
 
-class RBMPath:
-    r"""log p̃_β(x) = (1 − β) base·x + β a·x + Σ_j softplus(β (b_j + x·W_j)).
-
-    At β = 0 bits are independent with log odds `base` (default: zeros; `base_biases(data)` makes
-    the path shorter), at β = 1 it is the RBM, whose parameters are copied.
-    β is a number, or a 0-d tensor, so that a captured CUDA graph can be replayed at other values.
-    """
-
-    def __init__(self, rbm: RBM, base: Numbers | None = None) -> None:
-        self.support = rbm.support
-        self.W, self.a, self.b = (p.detach().clone() for p in (rbm.W, rbm.a, rbm.b))
-        log_odds = torch.zeros_like(self.a) if base is None else as_part(base, "base").values
-        if log_odds.shape != self.a.shape:
-            expected = f"shape {tuple(self.a.shape)}, one for each visible unit"
-            raise ArgumentError("base", f"shape {tuple(log_odds.shape)}", expected)
-        self.base = log_odds.to(self.a)
-        self.difference = self.a - self.base
-        self.constant = rbm.constant
-        independent = rbm.hidden * math.log(2) + softplus(self.base.double()).sum().item()
-        self.log_z = independent + self.constant
-
-    @torch.no_grad()
-    @arg.checked_arguments
-    def sample(self, n: arg.CountFromZero, generator: Generator = None) -> Tensor:
-        return Bits(1, self.W.device, generator)(self.base.repeat(n, 1))
-
-    @torch.no_grad()
-    @arg.checked_arguments
-    def log_unnormalized(self, x: Tensor, beta: Beta) -> Tensor:
-        r"""log p̃_β(x), (n,), in float64."""
-        x = x.to(self.W.dtype)
-        scaled = torch.addmm(self.b, x, self.W).mul_(beta)
-        hidden = softplus(scaled).sum(1, dtype=torch.float64)
-        return hidden + (x @ self.base.lerp(self.a, beta)).double() + self.constant
-
-    @torch.no_grad()
-    @arg.checked_arguments
-    def climb(self, x: Tensor, before: Beta, after: Beta, generator: Generator = None) -> Pair:
-        bits = x.to(self.W.dtype)
-        activation = torch.addmm(self.b, bits, self.W)  # (n, J), for the gain and for the sweep
-        scaled = activation * after
-        hidden = softplus(scaled).sub_(softplus(activation.mul_(before)))
-        visible = (bits @ self.difference).double() * (after - before)
-        gain = hidden.sum(1, dtype=torch.float64) + visible
-        sample = Bits(2, scaled.device, generator)
-        h = sample(scaled).mul_(after)
-        return gain, sample(torch.addmm(self.base.lerp(self.a, after), h, self.W.T)).to(x.dtype)
-
-
-@arg.checked_arguments
-def base_biases(data: arg.UserObject[Numbers], smoothing: arg.Positive = 1.0) -> Tensor:
-    r"""Log odds (I,) of each bit of data (n, I), with `smoothing` added to both counts."""
-    bits = binary_rows(data)
-    ones = bits.sum(0, dtype=torch.float64)
-    return torch.log((ones + smoothing) / (len(bits) - ones + smoothing)).float()
-
-
-def binary_rows(data: Numbers, argument: str = "data") -> Tensor:
-    r"""Zeros and ones (n, I) of any type, as a tensor."""
-    bits = as_part(data, argument).values
-    if bits.dim() != 2:
-        expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
-        raise ArgumentError(argument, f"shape {tuple(bits.shape)}", expected)
-    other = (bits != 0) & (bits != 1)
-    if other.any():
-        received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
-        raise ArgumentError(argument, received, "zeros and ones: binarise first, as (x > 0.5) does")
-    return bits
-
-
 class BitProducts:
     r"""x W + bias and h Wᵀ + bias, for x and h of zeros and ones.
 
@@ -281,21 +207,12 @@ class BitProducts:
         split = W.is_cuda and W.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32
         self.parts = halves(W) if split else (W,)
 
-    def forth(self, bias: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        r"""x W + bias, (n, J)."""
-        return self._product(bias, x, self.parts, out)
-
-    def back(self, bias: Tensor, h: Tensor, out: Tensor) -> Tensor:
-        r"""h Wᵀ + bias, (n, I)."""
-        return self._product(bias, h, tuple(part.T for part in self.parts), out)
-
-    @staticmethod
-    def _product(bias: Tensor, x: Tensor, parts: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        if len(parts) == 1:
-            return torch.addmm(bias, x, parts[0], out=out)
-        with tensor_float():
-            torch.addmm(bias, x, parts[0], out=out)
-            return out.addmm_(x, parts[1])
+    def __call__(self, bias: Tensor, bits: Tensor, out: Tensor, back: bool = False) -> Tensor:
+        r"""x W + bias, (n, J), or `back` h Wᵀ + bias, (n, I)."""
+        first, *second = (part.T for part in self.parts) if back else self.parts
+        with tensor_float() if second else nullcontext():
+            torch.addmm(bias, bits, first, out=out)
+            return out.addmm_(bits, *second) if second else out
 
 
 def halves(W: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,7 +226,6 @@ class Bits:
 
     def __init__(self, draws: int, device: torch.device, generator: torch.Generator | None) -> None:
         self.generator, self.called = generator, 0
-        self._noise: dict[torch.Size, Tensor] = {}
         self._kernels = triton_kernels() if device.type == "cuda" else None
         if self._kernels is not None:
             self._seeds = torch.empty((draws, 1), dtype=torch.int64, device=device)
@@ -319,9 +235,7 @@ class Bits:
         if self._kernels is not None and logits.dtype == torch.float32:
             self.called += 1
             return self._kernels.bits_(logits, self._seeds[self.called - 1])
-        if logits.shape not in self._noise:
-            self._noise[logits.shape] = torch.empty_like(logits)
-        return logits.sigmoid_().gt_(self._noise[logits.shape].uniform_(generator=self.generator))
+        return logits.sigmoid_().gt_(torch.empty_like(logits).uniform_(generator=self.generator))
 
 
 TOGETHER = 4  # units of the other side that share a matrix product

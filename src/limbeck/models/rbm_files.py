@@ -3,7 +3,6 @@ r"""Files of RBMs: their weights by any of the names that are in use, also as MA
 from __future__ import annotations
 
 import io
-import math
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -76,33 +75,35 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-# Real matrices of numbers in MATLAB's files of level 5 (versions 5 to 7), bounds-checked. SciPy's
-# reader ends the interpreter at some damaged files, so this one reads what RBMs need and refuses
-# all else. Whatever is wrong with a file is a ValueError of one line.
+# Real matrices of numbers in MATLAB's files of level 5 (versions 5 to 7). SciPy's reader ends the
+# interpreter at some damaged files, so this one reads what RBMs need and refuses all else.
 
 # the types of elements, as of MATLAB's description of the format
 NUMBERS = {
     1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
 }  # fmt: skip
 MATRIX, COMPRESSED = 14, 15
-# the classes of arrays; those from 6 to 15 are full matrices of numbers
-OTHERS = ("empty", "cells", "a structure", "an object", "text", "a sparse matrix")
 
 
 def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
     r"""The arrays of these names; all others of the file as None."""
     content = memoryview(path.read_bytes())
-    if bytes(content[:10]).startswith((b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3")):
-        raise ValueError("MATLAB's format 7.3; an older one is needed: save(name, '-v7', …)")
     order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(bytes(content[124:128]))
     if order is None:
-        raise ValueError("no MATLAB file of the versions 5 to 7")
+        raise ValueError("no MATLAB file of the versions 5 to 7, as save(name, '-v7', …) writes it")
     arrays: dict[str, Any] = {}
     content = content[128:]
     while len(content):
         kind, matrix, content = _element(content, order)
         if kind == COMPRESSED:
-            kind, matrix, _ = _element(_expanded(matrix, order, path), order)
+            stream = zlib.decompressobj()
+            start = stream.decompress(matrix, 8)
+            size = int(np.frombuffer(start[4:], f"{order}u4")[0])
+            numpy_files.check_expansion(size, path)
+            expanded = start + stream.decompress(stream.unconsumed_tail, size + 1)
+            if not stream.eof:  # where the checksum is
+                raise ValueError("compressed data that are longer or shorter than they say")
+            kind, matrix, _ = _element(memoryview(expanded), order)
         if kind != MATRIX:
             raise ValueError(f"an element of the type {kind}, where an array was expected")
         name, array = _array(matrix, order, names)
@@ -112,37 +113,19 @@ def read_mat(path: Path, names: Collection[str]) -> dict[str, Any]:
     return arrays
 
 
-def _expanded(content: memoryview, order: str, path: Path) -> memoryview:
-    r"""A compressed element, of the size that it starts with, and with the right checksum."""
-    stream = zlib.decompressobj()
-    try:
-        start = stream.decompress(content, 8)
-        size = int(np.frombuffer(start[4:], f"{order}u4")[0])
-        numpy_files.check_expansion(size, path)
-        rest = stream.decompress(stream.unconsumed_tail, size + 1)
-    except zlib.error as error:
-        raise ValueError(f"damaged compressed data ({error})") from None
-    if len(rest) != size or not stream.eof:
-        raise ValueError("compressed data that are longer or shorter than they say")
-    return memoryview(start + rest)
-
-
 def _element(content: memoryview, order: str) -> tuple[int, memoryview, memoryview]:
     r"""The type and the content of the first element, and what follows it."""
     if len(content) < 8:
         raise ValueError("it ends within an element")
     kind, size = (int(n) for n in np.frombuffer(content[:8], f"{order}u4"))
+    start, most = 8, len(content) - 8
     if kind >> 16:  # up to four bytes are in the tag itself
-        kind, size, start, end = kind & 0xFFFF, kind >> 16, 4, 8
-        if size > 4:
-            raise ValueError(f"an element of {size} bytes in the place of 4")
-    else:
-        start, end = 8, 8 + size
-        end += 0 if kind == COMPRESSED else -end % 8  # elements start at multiples of 8 bytes
-    if start + size > len(content):
-        left = len(content) - start
-        raise ValueError(f"an element of {size:,} bytes, of which {left:,} are left")
-    return kind, content[start : start + size], content[end:]
+        kind, size, start, most = kind & 0xFFFF, kind >> 16, 4, 4
+    if size > most:
+        raise ValueError(f"an element of {size:,} bytes, where {most:,} are left")
+    end = start + size
+    padding = 0 if kind == COMPRESSED else -end % 8  # others start at multiples of 8 bytes
+    return kind, content[start:end], content[end + padding :]
 
 
 def _array(matrix: memoryview, order: str, names: Collection[str]) -> tuple[str, Any]:
@@ -155,22 +138,13 @@ def _array(matrix: memoryview, order: str, names: Collection[str]) -> tuple[str,
     name = bytes(text).decode("latin-1")
     if name not in names:
         return name, None
-    flags = int(np.frombuffer(attributes, f"{order}u4")[0])
-    kind = flags & 0xFF
-    numeric = 6 <= kind <= 15
-    if not numeric or flags & 0x0800:
-        what = "complex" if numeric else (*OTHERS, "unknown")[min(kind, len(OTHERS))]
-        raise ValueError(f"{name} is {what}; a full matrix of real numbers is needed")
-    if len(sizes) % 4 or not 8 <= len(sizes) <= 128:
-        raise ValueError(f"{name} has dimensions of {len(sizes)} bytes")
-    shape = tuple(int(size) for size in np.frombuffer(sizes, f"{order}i4"))
+    flags, shape = np.frombuffer(attributes, f"{order}u4")[0], np.frombuffer(sizes, f"{order}i4")
     stored, values, _ = _element(rest, order)
-    if stored not in NUMBERS:
-        raise ValueError(f"{name} has values of the type {stored}")
-    dtype = np.dtype(order + NUMBERS[stored])  # the smallest that holds them, perhaps
-    if min(shape) < 0 or math.prod(shape) * dtype.itemsize != len(values):
-        raise ValueError(f"{name} of the shape {shape} has {len(values):,} bytes")
-    return name, np.frombuffer(values, dtype).reshape(shape, order="F")
+    full = 6 <= flags & 0xFF <= 15 and not flags & 0x0800  # neither cells, text nor complex
+    if not full or stored not in NUMBERS or (shape < 0).any():
+        raise ValueError(f"{name} is not a full matrix of real numbers")
+    numbers = np.frombuffer(values, order + NUMBERS[stored])  # of the smallest type that has them
+    return name, numbers.reshape(tuple(shape), order="F")
 
 
 READERS: Any = {

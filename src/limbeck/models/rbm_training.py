@@ -6,14 +6,14 @@ import itertools
 import math
 import time
 import warnings
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
+from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
-from limbeck.models.rbm import RBM, Bits, Numbers, RBMPath, base_biases, binary_rows, softplus
+from limbeck.models.rbm import RBM, Bits, Numbers, softplus
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device
 from limbeck.training.result import History
@@ -43,9 +43,6 @@ class TemperedChains:
     def advance(self, sweeps: int) -> Tensor:
         r"""The chains (n, I) at β = 1 after some sweeps, each with an exchange of neighbours."""
         rbm, levels = self.rbm, len(self.betas)
-        if levels == 1:
-            self.x = rbm.advance(self.x, sweeps, self.generator)
-            return self.x
         bits = Bits(2 * sweeps, self.x.device, self.generator)
         difference, back = rbm.a - self.base, rbm.W.T
         for _ in range(sweeps):
@@ -114,36 +111,35 @@ class Centred:
         rbm.b.add_(self.x @ change)
 
 
-class LogZ(NamedTuple):
-    r"""log Z with its standard error."""
-
-    value: float
-    std_error: float
-    contradiction: float = 0.0  # how far a lower bound exceeds an upper one, beyond their errors
-
-
-def annealed_log_z(rbm: RBM, x: Tensor | None, base: Tensor, generator: torch.Generator) -> LogZ:
+def annealed_log_z(
+    rbm: RBM, x: Tensor | None, base: Tensor, generator: torch.Generator
+) -> tuple[float, float, float]:
     r"""log Z by annealing from independent bits, and back from chains x (n, I) of the RBM, if any.
 
-    The one is too low in expectation, and the other too high if the chains sample the RBM. The
-    error includes half their difference.
+    The one is too low in expectation, and the other too high if the chains sample the RBM. It comes
+    with its error, which includes half their difference, and with how far the one is above the
+    other, beyond their errors.
     """
-    path = RBMPath(rbm, base)
     betas = torch.linspace(0, 1, ANNEALED + 1).tolist()
+    bits, difference = Bits(4 * ANNEALED + 1, base.device, generator), rbm.a - base
+    independent = rbm.hidden * math.log(2) + float(softplus(base.double()).sum())
     values, errors = [], []
-    starts = [path.sample(ANNEALED, generator)] + ([] if x is None else [x[:ANNEALED]])
+    starts = [bits(base.repeat(ANNEALED, 1))] + ([] if x is None else [x[:ANNEALED]])
     for sign, state in zip((1, -1), starts, strict=False):
         log_w = torch.zeros(len(state), dtype=torch.float64, device=state.device)
-        steps = betas[::sign]
-        for before, after in itertools.pairwise(steps):
-            gain, state = path.climb(state, before, after, generator)
-            log_w += gain
+        for before, after in itertools.pairwise(betas[::sign]):
+            activation = torch.addmm(rbm.b, state, rbm.W)
+            rise = softplus(activation * after) - softplus(activation * before)
+            log_w += rise.sum(1, dtype=torch.float64)
+            log_w += (state @ difference).double() * (after - before)
+            h = bits(activation * after)
+            state = bits(torch.addmm(difference, h, rbm.W.T).mul_(after).add_(base))
         mean = log_w.logsumexp(0) - math.log(len(log_w))
-        values.append(path.log_z + sign * float(mean))
+        values.append(independent + sign * float(mean))
         errors.append(float((log_w - mean).exp().std()) / math.sqrt(len(log_w)))
     gap = values[0] - values[-1]
     value, error = sum(values) / len(values), math.hypot(*errors, gap) / len(values)
-    return LogZ(value, error, gap - 3 * math.hypot(*errors))
+    return value, error, gap - 3 * math.hypot(*errors)
 
 
 class Watch:
@@ -169,33 +165,30 @@ class Watch:
         rbm = self.rbm
         if not all(parameter.isfinite().all() for parameter in rbm.parameters()):
             return True
-        if min(rbm.visible, rbm.hidden) <= EXACT_UNITS:
-            z = LogZ(rbm._exact_log_z(), 0.0)
-        else:
-            z = annealed_log_z(rbm, x, self.base, self.generator)
-        value = judged = self._mean(self.data) - z.value
-        entry = {"step": step, "lr": rate, "log_likelihood": value, "std_error": z.std_error}
+        log_z, error, contradiction = (
+            (rbm._exact_log_z(), 0.0, 0.0) if min(rbm.visible, rbm.hidden) <= EXACT_UNITS
+            else annealed_log_z(rbm, x, self.base, self.generator)
+        )  # fmt: skip
+        value = judged = float(rbm(self.data).mean()) - log_z
+        entry = {"step": step, "lr": rate, "log_likelihood": value, "std_error": error}
         if self.held_out is not None:
-            entry["held_out"] = judged = self._mean(self.held_out) - z.value
+            entry["held_out"] = judged = float(rbm(self.held_out).mean()) - log_z
         if not math.isnan(swap_rate):
             entry["swap_rate"] = swap_rate
         self.history.append(**entry)
-        stale = z.contradiction > 0.15 * abs(self.least)  # chains no longer sample the RBM
+        stale = contradiction > 0.15 * abs(self.least)  # chains no longer sample the RBM
         lost = (self.highest + self.least) / 2 - 0.25 * abs(self.least)
         self.waited += 1
         if not stale:
-            self.highest = max(self.highest, value - z.std_error)
-            if judged - z.std_error > self.best:
-                self.best, self.waited = judged - z.std_error, 0
+            self.highest = max(self.highest, value - error)
+            if judged - error > self.best:
+                self.best, self.waited = judged - error, 0
                 self.parameters = [parameter.clone() for parameter in rbm.parameters()]
         self.seconds += time.monotonic() - began
-        return stale or not lost < value + 3 * z.std_error < math.inf
+        return stale or not lost < value + 3 * error < math.inf
 
     def _independent(self, rows: Tensor) -> float:
         return float((rows * self.base - softplus(self.base)).sum(1).mean())
-
-    def _mean(self, rows: Tensor) -> float:
-        return float(self.rbm.log_unnormalized(rows).mean())
 
     def restore(self) -> None:
         r"""Set the RBM to the best parameters."""
@@ -265,9 +258,10 @@ def train_rbm(
             raise ArgumentError("held_out", f"shape {tuple(held_out.shape)}", expected)
     place = choose_device(device)
     generator = torch.Generator(place).manual_seed(seed)
-    base = base_biases(bits).to(place)
-    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     n, batch_size = len(bits), min(batch_size, len(bits))
+    ones = bits.sum(0, dtype=torch.float64)
+    base = ((ones + 1) / (n + 1 - ones)).log().float().to(place)  # log odds
+    bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     of_epoch = -(-n // batch_size)
     steps = (epochs or max(20, -(-MIN_STEPS // of_epoch))) * of_epoch
     if seconds is not None and epochs is None:
@@ -333,3 +327,16 @@ def train_rbm(
         )
         warnings.warn(text, LimbeckWarning, stacklevel=user_stacklevel())
     return rbm
+
+
+def binary_rows(data: Numbers, argument: str = "data") -> Tensor:
+    r"""Zeros and ones (n, I) of any type, as a tensor."""
+    bits = as_part(data, argument).values
+    if bits.dim() != 2:
+        expected = "shape (n, I): one row for each example, as x.reshape(len(x), -1) gives"
+        raise ArgumentError(argument, f"shape {tuple(bits.shape)}", expected)
+    other = (bits != 0) & (bits != 1)
+    if other.any():
+        received = f"{int(other.sum()):,} values such as {bits[other][0].item():g}"
+        raise ArgumentError(argument, received, "zeros and ones: binarise first, as (x > 0.5) does")
+    return bits

@@ -88,7 +88,20 @@ class Trees(Specified):
         cls, estimator: arg.UserObject[Any], *, dtype: torch.dtype = torch.float32,
     ) -> Self:  # fmt: skip
         r"""A fitted scikit-learn tree or forest; outputs are its probabilities or values."""
-        return cls(**read(estimator), dtype=dtype)
+        if not is_tree_estimator(estimator):
+            expected = ", ".join(f"{name}Classifier or -Regressor" for name in FORESTS)
+            raise ArgumentError("estimator", f"a {type(estimator).__name__}", expected)
+        if not is_fitted(estimator):
+            received = f"a {type(estimator).__name__} that is not fitted"
+            raise ArgumentError("estimator", received, "a fitted one")
+        classifies = hasattr(estimator, "classes_")
+        if classifies and estimator.n_outputs_ > 1:
+            expected = "one with a single output; for several labels, a regressor on 0 and 1"
+            raise ArgumentError("estimator", "a classifier with several outputs", expected)
+        members = getattr(estimator, "estimators_", None) or [estimator]
+        trees = [of_tree(member.tree_, classifies) for member in members]
+        kind, inputs = "probabilities" if classifies else "values", int(estimator.n_features_in_)
+        return cls(trees, inputs, kind, factor=1 / len(members), dtype=dtype)
 
     @property
     def output_form(self) -> str:
@@ -289,24 +302,6 @@ def is_tree_estimator(estimator: object) -> bool:
     kind = type(estimator)
     name = kind.__name__.removesuffix("Classifier").removesuffix("Regressor")
     return kind.__module__.startswith("sklearn.") and name in FORESTS
-
-
-def read(estimator: Any) -> dict[str, Any]:
-    r"""The arguments of `Trees` for an estimator: trees, factor and kind."""
-    if not is_tree_estimator(estimator):
-        expected = ", ".join(f"{name}Classifier or -Regressor" for name in FORESTS)
-        raise ArgumentError("estimator", f"a {type(estimator).__name__}", expected)
-    if not is_fitted(estimator):
-        received = f"a {type(estimator).__name__} that is not fitted"
-        raise ArgumentError("estimator", received, "a fitted one")
-    classifies = hasattr(estimator, "classes_")
-    if classifies and estimator.n_outputs_ > 1:
-        expected = "one with a single output; for several labels, a regressor on 0 and 1"
-        raise ArgumentError("estimator", "a classifier with several outputs", expected)
-    members = getattr(estimator, "estimators_", None) or [estimator]
-    trees = [of_tree(member.tree_, classifies) for member in members]
-    kind, inputs = "probabilities" if classifies else "values", int(estimator.n_features_in_)
-    return {"trees": trees, "inputs": inputs, "kind": kind, "factor": 1 / len(members)}
 
 
 def of_tree(tree: Any, classifies: bool) -> TreeArrays:

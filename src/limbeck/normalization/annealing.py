@@ -15,7 +15,6 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Path
-from limbeck.models.rbm import RBM
 from limbeck.normalization import paths
 from limbeck.normalization.densities import EVENTS, Densities
 from limbeck.normalization.estimate import Estimate, Method, Start, log_mean
@@ -52,10 +51,9 @@ class AIS(Method):
             `std_error` or `seconds`.
         spacing: How temperatures are spaced: "linear", or "adaptive", by a pilot run, such that
             each adds as much to the variance. Default: "linear".
-        path: A `limbeck.models.energy.Path` of your own. Default: the target's own, if it has
-            another than `lb.RBM` or `lb.Energy`; from independent sites, as if couplings averaged
-            out, or of an RBM with the means of short chains; over real numbers, from a normal
-            distribution that is fitted to these.
+        path: A `limbeck.models.energy.Path` of your own. Default: `target.path()`, if there is
+            one; from independent sites, as if couplings averaged out, or of an RBM with the means
+            of short chains; over real numbers, from a normal distribution that is fitted to these.
         start: Events (m, *shape), such as data, from which the search for modes that no run reached
             starts too. Default: "target", the starts that it has anyway.
         std_error: The standard error to reach. Default: none.
@@ -127,7 +125,7 @@ def _fixed_path(densities: Densities, given: Any) -> Any:
     r"""The path of the user's or of the target's own, if it ends at the target; or else None."""
     target = densities.target
     build = getattr(target if given is None else given, "path", None)
-    if given is None and (isinstance(target, RBM) or not callable(build)):
+    if given is None and not callable(build):
         return None
     path: Path = build() if callable(build) else given
     needed = ("log_z", "sample", "log_unnormalized", "climb")

@@ -270,9 +270,9 @@ def _symmetrized(student: nn.Module, target: Any, symmetry: Symmetry, seed: int)
     averaged = Symmetrized(student, symmetry)
     generator = torch.Generator(place_of(target)[0]).manual_seed(seed)
     x = target.support.start(64, generator, *place_of(target))
-    averaged.group.check_target(target, x)
+    averaged.check_target(target, x)
     if callable(getattr(target, "advance", None)):  # where the mass is
-        averaged.group.check_target(target, target.advance(x, 20, generator))
+        averaged.check_target(target, target.advance(x, 20, generator))
     return averaged
 
 

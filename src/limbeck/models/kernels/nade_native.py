@@ -14,7 +14,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,6 @@ NAMES = {torch.float32: "float", torch.float64: "double"}
 GROUP = 64  # rows that pass over a tile of hidden units before the next tile
 CHUNK = 256  # rows whose lists of changes are kept at a time
 ROWS = 8  # rows that are sampled in step, as in the source
-REUSED_BYTES = 2**25  # up to which working memory is reused, since to allocate it is slow
 
 
 @functools.cache
@@ -138,8 +136,8 @@ def logits(x: Tensor, w: Tensor, c: Tensor, u: Tensor, period: int = 1) -> Tenso
     x, w, c, u = (tensor.contiguous() for tensor in (x, w, c, u))
     (n, inputs), (tiles, width), threads = x.shape, _tiles(w), torch.get_num_threads()
     z, group = torch.empty_like(x), max(min(GROUP, -(-n // threads)), 1)
-    packed = _room(w.dtype, tiles * (2 * inputs + 1) * width)
-    lists = _room(torch.int32, threads * group * (2 * inputs + 1))
+    packed = w.new_empty(tiles * (2 * inputs + 1) * width)  # working memory
+    lists = torch.empty(threads * group * (2 * inputs + 1), dtype=torch.int32)
     _call("logits", x, w, period, x, w, c, u, packed, z, lists, group, threads)
     return z
 
@@ -153,8 +151,8 @@ def pull(
     parts, states = -(-threads // tiles), 2 * inputs + 1
     gw, gc, gu = (torch.empty_like(parameter) for parameter in (w, c, u))
     sizes = (tiles * states * width, (tiles * parts * states + threads * inputs) * width)
-    packed, sums = _room(w.dtype, sum(sizes)).split(sizes)
-    lists = _room(torch.int32, max(min(n, CHUNK), threads) * states)
+    packed, sums = map(w.new_empty, sizes)
+    lists = torch.empty(max(min(n, CHUNK), threads) * states, dtype=torch.int32)
     shared = (period, x, w, c, u, packed, d)
     _call("pull", x, w, *shared, gw, gc, gu, sums, lists, CHUNK, parts, threads)
     gx = torch.empty_like(x) if wants_x else x.new_empty(0)
@@ -169,7 +167,7 @@ def sample(uniforms: Tensor, w: Tensor, c: Tensor, u: Tensor, b: Tensor, m: Mayb
     m = None if m is None else m.contiguous()
     (tiles, width), threads = _tiles(w), torch.get_num_threads()
     x, probabilities = torch.empty_like(uniforms), torch.empty_like(uniforms)
-    rows = _room(w.dtype, threads * tiles * (2 * ROWS + 2) * width)
+    rows = w.new_empty(threads * tiles * (2 * ROWS + 2) * width)
     _call("sample", uniforms, w, uniforms, w, c, u, b, m, x, probabilities, rows, threads)
     return x, probabilities
 
@@ -178,20 +176,6 @@ def _tiles(w: Tensor) -> tuple[int, int]:
     r"""The number of tiles of hidden units, and hidden units in a tile."""
     width = int(_function("width", w.dtype)())
     return -(-w.shape[1] // width), width
-
-
-_rooms = threading.local()
-
-
-def _room(dtype: torch.dtype, count: int) -> Tensor:
-    r"""Working memory of so many numbers until the next call, of any values."""
-    name = str(dtype)
-    room: Tensor | None = getattr(_rooms, name, None)
-    if room is None or room.numel() < count:
-        room = torch.empty(count, dtype=dtype)
-        if room.nbytes <= REUSED_BYTES:
-            setattr(_rooms, name, room)
-    return room[:count]
 
 
 @functools.cache
