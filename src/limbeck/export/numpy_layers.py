@@ -286,13 +286,11 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
 
 def _regression(bag: SampleBag, model: Regression, features: int) -> tuple[Tensor, Tensor]:
     r"""Slopes (components, D, K) and offsets (components, K) of a bag's draws."""
-    weights, biases = [], []
-    for row in bag._flat.detach():
-        draw: Any = bag.structure.unflatten(row)
-        if isinstance(draw, dict):
-            slope, offset = draw[model.weights], draw.get(model.bias, 0.0)
-        else:
-            slope, offset, _ = model._cut(draw, features)
-        weights.append(slope.reshape(features, -1))
-        biases.append(torch.as_tensor(offset).to(row).expand(weights[-1].shape[1]))
-    return torch.stack(weights), torch.stack(biases)
+    pairs: list[tuple[Tensor, Any]] = [
+        (draw[model.weights], draw.get(model.bias, 0.0)) if isinstance(draw, dict)
+        else model._cut(draw, features)[:2]
+        for draw in map(bag.structure.unflatten, bag._flat.detach())
+    ]  # fmt: skip
+    slopes = torch.stack([slope.reshape(features, -1) for slope, _ in pairs])
+    offsets = [torch.as_tensor(offset).to(slopes) for _, offset in pairs]
+    return slopes, torch.stack([offset.expand(slopes.shape[2]) for offset in offsets])

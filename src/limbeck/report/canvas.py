@@ -2,29 +2,40 @@ r"""Figures in one style, what several pictures have in them, and figures as SVG
 
 from __future__ import annotations
 
+import functools
 import html
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from limbeck.arguments import UserObject
+from limbeck.arguments import Checked, Converter, UserObject, checked_arguments
 from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError
-from limbeck.storage import Saved
+from limbeck.storage import Saved, as_saved
 from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-SavedResult = UserObject[Saved | str | Path]  # a result that was read, or its folder
-MaybeAxes = UserObject["Axes | None"]  # where to draw; None is a new figure
+
+class Read(Converter):
+    r"""What a function reads from what was given, with its own errors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, argument: str, value: object, expected: str | None = None) -> Any:
+        return self.function(value)
+
+
+SavedResult = Annotated[Any, Read(as_saved)]  # a result that was read, or its folder
+MaybeAxes = UserObject[Any]  # where to draw; None is a new figure
+OWN = "limbeck"  # the label of figures of limbeck's own
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -56,14 +67,26 @@ class MissingDataError(ArgumentError):
     r"""A result without what a picture shows."""
 
 
-@contextmanager
-def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
-    r"""The axes, or those of a new figure of a size in inches in limbeck's style."""
-    if axes is not None:
-        yield axes
-        return
-    with load_matplotlib().rc_context(STYLE):
-        yield new_figure(*size).subplots()
+def picture(width: float, height: float) -> Callable[[Checked], Checked]:
+    r"""Of a function that draws on axes, one that makes them, in a size in inches, if need be."""
+
+    def decorate(draw: Checked) -> Checked:
+        @functools.wraps(draw)
+        def drawn(saved: object, ax: Axes | None = None, **options: object) -> Axes:
+            if ax is not None:
+                return draw(saved, ax, **options)
+            with load_matplotlib().rc_context(STYLE):
+                return draw(saved, new_figure(width, height).subplots(), **options)
+
+        return checked_arguments(drawn)  # type: ignore[return-value]
+
+    return decorate
+
+
+def fit(axes: Axes, width: float, height: float) -> None:
+    r"""Another size in inches for a figure of limbeck's own; a user's stays as it is."""
+    if axes.figure.get_label() == OWN:
+        axes.figure.set_size_inches(width, height)  # type: ignore[union-attr]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -71,7 +94,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained", label=OWN)
     FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
     return figure
 
@@ -98,7 +121,7 @@ def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[st
     axes.legend(loc="upper left")
 
 
-def image_sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
+def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str) -> Axes:
     r"""Images (n, …) in a grid, white is 0 and black 1; features have either sign, grey is 0."""
     if not saved.content.get("image"):
         raise MissingDataError("saved", "a result without images", "one of images")
@@ -115,15 +138,15 @@ def image_sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, wha
     cells = np.pad(images, ((0, missing), (0, 1), (0, 1)), constant_values=np.nan)  # lines between
     sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
     sheet = sheet.reshape(down * (height + 1), -1)[:-1, :-1]
-    with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        from matplotlib import colormaps
+    from matplotlib import colormaps
 
-        greys = colormaps["gray_r"].with_extremes(bad=LINES)
-        ax.imshow(sheet, cmap=greys, vmin=lowest, vmax=1, interpolation="nearest")
-        ax.set_axis_off()
-        ax.set_title(title)
-        size = f"{height} by {width} pixels"
-        ax.set_label(f"{title}: {len(images)} {what} of {size} in a grid{scale}.")
+    fit(ax, 3.4, 0.3 + 3.4 * height * down / (width * across))
+    greys = colormaps["gray_r"].with_extremes(bad=LINES)
+    ax.imshow(sheet, cmap=greys, vmin=lowest, vmax=1, interpolation="nearest")
+    ax.set_axis_off()
+    ax.set_title(title)
+    size = f"{height} by {width} pixels"
+    ax.set_label(f"{title}: {len(images)} {what} of {size} in a grid{scale}.")
     return ax
 
 

@@ -183,8 +183,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
         shown.append(Stat(f"{held_out['student']:.2f}", label))
     numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
     for z in (content.get("log_z") or [])[:2]:
-        doubt = "" if z["trustworthy"] else f", {z['state']}"
-        numbers.append((z, f"log Z, {z['name']}{doubt}"))
+        numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else ', ' + z['state']}"))
     for number, label in numbers:
         if number:
             text = _with_error_or_dash(number["value"], number["std_error"])
@@ -196,70 +195,64 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
     r"""Models, samples, features, log probabilities, estimates of log Z."""
-    features = [partial(pictures.features, model=name) for name in MODELS]
-    logs = drawing.gallery("Sorted log probabilities", pictures.log_probabilities)
-    return {
-        "Teacher beside student": _log_probability_table(drawing.saved.content),
-        "Samples": _sample_blocks(drawing),
-        "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
-        "Log probabilities": [*logs],
-        "log Z": _log_z_blocks(drawing),
-    }
-
-
-def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
-    rows = []
+    content, rows = drawing.saved.content, []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
-    return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
-
-
-def _sample_blocks(drawing: Drawing) -> list[Block]:
-    image = bool(drawing.saved.content.get("image"))
+    image = bool(content.get("image"))
     names = MODELS if image else MODELS[:1]  # other samples are in one picture
-    sheet = [partial(pictures.samples, model=name) for name in names]
-    sheets = drawing.gallery("Samples", *sheet, plate=image)
+    samples, features = (
+        [partial(draw, model=model) for model in models]
+        for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
+    )
+    sheets = drawing.gallery("Samples", *samples, plate=image)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    return [words, *sheets] if sheets else []
+    return {
+        "Teacher beside student": (
+            [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
+        ),
+        "Samples": [words, *sheets] if sheets else [],
+        "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
+        "Log probabilities": [
+            *drawing.gallery("Sorted log probabilities", pictures.log_probabilities)
+        ],
+        "log Z": _log_z_blocks(drawing),
+    }
 
 
 def _log_z_blocks(drawing: Drawing) -> list[Block]:
-    entries = drawing.saved.content.get("log_z") or []
-    if not entries:
+    if not (entries := drawing.saved.content.get("log_z")):
         return []
-    blocks: list[Block] = [*drawing.gallery("Estimates", pictures.log_z)]
     rows = []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
-        log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
+        limits = [_with_error_or_dash(*(bound or ())) for bound in bounds]
+        log_z = _with_error_or_dash(entry["value"], entry["std_error"])
         ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
         row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
+    table = TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [
         [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
         for n in dict.fromkeys(name for numbers in diagnostics for name in numbers)
     ]
-    if rows:
-        columns = ["diagnostic", *(entry["name"] for entry in entries)]
-        blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
-    return blocks
+    columns = ["diagnostic", *(entry["name"] for entry in entries)]
+    further = [TableBlock("Diagnostics", columns, rows, sortable=False)] if rows else []
+    return [*drawing.gallery("Estimates", pictures.log_z), table, *further]
 
 
-def _with_error_or_dash(mean: float | None, error: float | None) -> str:
+def _with_error_or_dash(mean: float | None = None, error: float | None = None) -> str:
     if mean is None:
         return "–"
     return f"{mean:.4f}" if error is None else with_error(mean, error)
