@@ -17,9 +17,8 @@ import limbeck
 from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export import files
 from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
-from limbeck.export.portable import Portable
+from limbeck.export.portable import MARK, Portable, not_foreign, relative_difference
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
 from limbeck.text import visible
@@ -51,10 +50,32 @@ KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends
 
 def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
     r"""A student as a C header; its difference from torch, None if there is no compiler."""
-    files.not_foreign(path)
-    header = _Header(model, prefix(path.stem))
+    not_foreign(path)
+    header = _Header(model, p := prefix(path.stem))
     text = header.text()
-    return {path: text.encode()}, _compared(header, text)
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return {path: text.encode()}, None
+    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
+    kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
+    x, table = model.rows(), model.table
+    batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)
+    inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "student.c", Path(folder) / "student.so"
+        source.write_text(text + "\n" + call, encoding="utf-8")
+        command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip() or "no reason").splitlines()[0]
+            raise LimbeckError(f"export: {compiler} cannot compile the header ({reason})")
+        function = ctypes.CDLL(str(library)).run
+    y = np.full((len(inputs[0]), header.outputs), np.nan, kinds[header.real])
+    for row in range(len(y)):
+        function(*(ctypes.c_void_p(array[row].ctypes.data) for array in (*inputs, y)))
+    with evaluating(model.module), torch.no_grad():
+        expected = model.module(x).reshape(len(y), -1)
+    return {path: text.encode()}, relative_difference(torch.as_tensor(y), expected.cpu())
 
 
 def prefix(stem: str) -> str:
@@ -169,7 +190,7 @@ class _Header:
         model, n = self.model, int(np.prod(self.model.shape or (1,)))
         answers = model.form.replace("_", " ").replace("density", "densities")
         lines = [
-            f"{model.name}; {files.MARK}, version {limbeck.__version__}.",
+            f"{model.name}; {MARK}, version {limbeck.__version__}.",
             "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
             function, "", f"y: {answers}",
             *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
@@ -300,31 +321,3 @@ class _Header:
         self.apply(parts.answer, h, n)
         self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if parts.both else []
         self.each(0 if parts.both else n, f"y[j] = {h}[j];")
-
-
-def _compared(header: _Header, text: str) -> float | None:
-    r"""Compile a header and compare it with torch; None where that is impossible."""
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        return None
-    model, p = header.model, header.prefix
-    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
-    kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
-    x, table = model.rows(), model.table
-    batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)
-    inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "student.c", Path(folder) / "student.so"
-        source.write_text(text + "\n" + call, encoding="utf-8")
-        command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
-        done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = (done.stderr.strip() or "no reason").splitlines()[0]
-            raise LimbeckError(f"export: {compiler} cannot compile the header ({reason})")
-        function = ctypes.CDLL(str(library)).run
-    y = np.full((len(inputs[0]), header.outputs), np.nan, kinds[header.real])
-    for row in range(len(y)):
-        function(*(ctypes.c_void_p(array[row].ctypes.data) for array in (*inputs, y)))
-    with evaluating(model.module), torch.no_grad():
-        expected = model.module(x).reshape(len(y), -1)
-    return files.relative_difference(torch.as_tensor(y), expected.cpu())

@@ -13,10 +13,9 @@ from limbeck.arguments import Choice, FromZero, PathLike, Text, UserObject, chec
 from limbeck.environment import environment
 from limbeck.errors import shown
 from limbeck.export.c_header import c_arguments, prefix
-from limbeck.export.files import CHECKS, MARK
 from limbeck.export.numpy_predictor import places
 from limbeck.export.parts import encoded_columns
-from limbeck.export.portable import Portable, portable
+from limbeck.export.portable import CHECKS, MARK, Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
