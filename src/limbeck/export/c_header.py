@@ -169,7 +169,19 @@ class _Header:
         h, n = self._trees() if trees else self._net()
         self._answers(h, n)
         function = f"static inline void {p}_predict({self.signature})"
-        about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
+        answers = model.form.replace("_", " ").replace("density", "densities")
+        lines = [
+            f"{model.name}; {MARK}, version {limbeck.__version__}.",
+            "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
+            function, "", f"y: {answers}",
+            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
+        ]  # fmt: skip
+        if model.table is None:
+            numbers = int(np.prod(model.shape or (1,)))
+            lines.append(f"x: {numbers} numbers as they come; for NaN or infinity, y is NaN")
+        else:
+            lines += [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
+        about = "\n".join(f" * {line}".rstrip() for line in lines)
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
@@ -184,20 +196,6 @@ class _Header:
                 "    return y[0] == y[0] ? best : -1;\n}"
             )
         return "\n\n".join([*blocks, "#endif"]) + "\n"
-
-    def _about(self, function: str) -> list[str]:
-        r"""The lines of the comment on top."""
-        model, n = self.model, int(np.prod(self.model.shape or (1,)))
-        answers = model.form.replace("_", " ").replace("density", "densities")
-        lines = [
-            f"{model.name}; {MARK}, version {limbeck.__version__}.",
-            "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
-            function, "", f"y: {answers}",
-            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
-        ]  # fmt: skip
-        if model.table is None:
-            return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
-        return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
 
     def _inputs(self) -> None:
         r"""The lines from inputs to numbers v in the precision of the student, and features f."""

@@ -93,7 +93,13 @@ class Portable:
                 x[:, module.place] = around.cpu()
                 break
             elif isinstance(module, Trees):
-                x = _around_thresholds(module, x)
+                flat = x.view(n, -1)
+                for column in range(module.inputs):  # on either side of the thresholds
+                    tests = ~module.is_leaf & (module.feature % module.inputs == column)
+                    if len(cuts := module.threshold[tests].cpu()):
+                        width = (cuts.max() - cuts.min()).item() or 1.0
+                        middle = cuts[torch.arange(n) % len(cuts)]
+                        flat[:, column] = middle + width * flat[:, column] / 3
                 break
         for module in self.module.modules():
             if isinstance(module, Preprocessed) and module.origin is not None:
@@ -116,18 +122,6 @@ def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
             codes = column.unknown + (not known_only) + bool(column.missing)
             batch[column.key] = torch.randint(codes, (rows,), generator=generator)
     return table.rounded(batch)
-
-
-def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
-    r"""Rows on either side of the thresholds."""
-    flat = x.flatten(1)
-    for column in range(trees.inputs):
-        tests = ~trees.is_leaf & (trees.feature % trees.inputs == column)
-        if len(cuts := trees.threshold[tests].cpu()):
-            width = (cuts.max() - cuts.min()).item() or 1.0
-            middle = cuts[torch.arange(len(flat)) % len(cuts)]
-            flat[:, column] = middle + width * flat[:, column] / 3
-    return flat.reshape(x.shape)
 
 
 def portable(

@@ -212,13 +212,12 @@ def html(page: Page) -> str:
 
 def markdown(page: Page) -> str:
     r"""The page as Markdown."""
-    text = _rendered("page.md", page, escape, table=_markdown_table, code=markdown_block)
-    return text.rstrip() + "\n"
 
+    def table(block: TableBlock) -> str:
+        ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
+        return markdown_table(block.columns, block.rows, ruler)
 
-def _markdown_table(block: TableBlock) -> str:
-    ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
-    return markdown_table(block.columns, block.rows, ruler)
+    return _rendered("page.md", page, escape, table=table, code=markdown_block).rstrip() + "\n"
 
 
 def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:

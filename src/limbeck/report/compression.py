@@ -37,7 +37,7 @@ def compressed(
         teacher = None if result.problem is None else result.problem.teacher
         content["models"] = [
             summary.model("teacher" if teacher is None else teacher.name, "teacher", teacher),
-            summary.model(network, "student", cost=result.cost()),
+            summary.model(network, "student", result.cost()),
         ]
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
     else:
@@ -45,7 +45,7 @@ def compressed(
         if names["student"] == NAMES["student"]:
             names["student"] = network
         content["models"] = [
-            summary.model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
+            summary.model(names[key], NAMES[key], report.costs[key]) for key in report.measures
         ]
         content["fidelity"] = report.to_dict()
         content["summary"] = f"{report.sentence()} {report.need()}".rstrip()
@@ -72,20 +72,16 @@ def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
     shares = {name: figure.value for name, figure in report.retention_by.items()}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
     if lost or not math.isnan(report.retention):
-        names = lost or [report.main]
-        phrases = [_share_in_words(report, name, shares[name]) for name in names]
+        phrases = []
+        for name in lost or [report.main]:
+            only, share = "only " if name in lost else "", tables.percent(shares[name])
+            agrees = f"agrees with the teacher on {only}{share} of the rows"
+            follows = f"follows the teacher with an R² of {only}{shares[name]:.3f}"
+            keeps = f"keeps {only}{share} of {tables.retention_noun(report, name)}"
+            phrases.append({"agreement": agrees, "teacher_r2": follows}.get(name, keeps))
         words = f"The student {' and '.join(phrases)}."
         verdicts.append(summary.verdict("quality", not lost, words))
     return verdicts
-
-
-def _share_in_words(report: Fidelity, name: str, value: float) -> str:
-    r"""How much of one of the teacher's measures the student keeps, as a verb."""
-    only = "only " if value < tables.LITTLE else ""
-    return {
-        "agreement": f"agrees with the teacher on {only}{tables.percent(value)} of the rows",
-        "teacher_r2": f"follows the teacher with an R² of {only}{value:.3f}",
-    }.get(name) or f"keeps {only}{tables.percent(value)} of {tables.retention_noun(report, name)}"
 
 
 def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, Any]:
@@ -126,10 +122,9 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
             figures.append(Stat(tables.short(name, figure.value), label))
     teacher, student = report.costs["teacher"], report.costs["student"]
     for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
-        seconds = (teacher.latency[size], student.latency[size])
-        speed = compared(*seconds, "faster", "slower", "as fast")
+        speed = compared(teacher.latency[size], student.latency[size], *tables.FASTER)
         figures.append(ratio(speed, f"at batch {size:,}"))
-    if smaller := compared(teacher.bytes, student.bytes, "smaller", "larger", "as large"):
+    if smaller := compared(teacher.bytes, student.bytes, *tables.SMALLER):
         figures.append(ratio(smaller, "on disk"))
     return figures
 
@@ -148,6 +143,19 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
     curves = drawing.gallery("Calibration", pictures.calibration)
+    plate = report.task == "classification"
+    apart: list[Block] = [*drawing.gallery("What both predict", pictures.disagreement, plate=plate)]
+    if report.disagreements:
+        apart += drawing.gallery("Images on which both differ most", pictures.examples, plate=True)
+    apart.append(
+        _rows(drawing.saved, report) if report.disagreements else "Both agree on every row."
+    )
+    groups: list[Block] = []
+    if report.by_group:
+        table, before = from_rich(tables.group_table(report), sortable=True), ""
+        for row in table.rows:  # sorted rows need their column's name
+            before = row[0] = row[0] or before
+        groups = [*drawing.gallery("Subgroups", pictures.subgroups), table]
     words = (
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."
@@ -155,19 +163,10 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     return {
         "Teacher beside student": [from_rich(report.table()), *classes],
         "Calibration": [words, *curves] if curves else [],
-        "Where they disagree": _disagreement(drawing, report),
-        "Subgroups": _groups(drawing, report),
+        "Where they disagree": apart,
+        "Subgroups": groups,
         "What was tried": tried,
     }
-
-
-def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
-    plate = report.task == "classification"
-    both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
-    if not report.disagreements:
-        return [*both, "Both agree on every row."]
-    images = drawing.gallery("Images on which both differ most", pictures.examples, plate=True)
-    return [*both, *images, _rows(drawing.saved, report)]
 
 
 def _rows(saved: Saved, report: Fidelity) -> TableBlock:
@@ -196,12 +195,3 @@ def _prediction(report: Fidelity, prediction: list[float | None]) -> str:
     order = sorted(range(len(p)), key=lambda k: -p[k])[:3]
     likely = [k for k in order if p[k] >= 0.005 or k == order[0]]
     return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in likely)
-
-
-def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
-    if not report.by_group:
-        return []
-    table, before = from_rich(tables.group_table(report), sortable=True), ""
-    for row in table.rows:  # sorted rows need their column's name
-        before = row[0] = row[0] or before
-    return [*drawing.gallery("Subgroups", pictures.subgroups), table]

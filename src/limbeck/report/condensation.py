@@ -168,7 +168,7 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
 
 
 def sections(drawing: Drawing) -> dict[str, list[Block]]:
-    r"""Agreement, surfaces or curves, compact weights, diagnostics."""
+    r"""Agreement, surfaces or curves, compact weights, the largest R̂ with effective sizes."""
     content = drawing.saved.content
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
     if (agreement := saved_agreement(content)) is not None:
@@ -179,11 +179,29 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         title, heads = "Inputs that the student has not seen", ["measure", "value"]
         beside.append(TableBlock(title, heads, list(map(list, check)), words=(0, 1)))
         beside += drawing.gallery("Worth and calibration", pictures.worth, pictures.ranks)
+    counts = {
+        name: len(drawing.saved.arrays.get(f"{name}_student", ())) for name in ("curve", "surface")
+    }
+    draws = [partial(pictures.curve, output=k) for k in range(counts["curve"])]
+    both: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
+    for k in range(counts["surface"]):
+        each = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
+        title = f"Output {k}" if counts["surface"] > 1 else "Surfaces"
+        gap = partial(pictures.difference, output=k)
+        both += drawing.gallery(title, *each, gap, plate=True)
+    checks = content.get("diagnostics") or {"names": (), "r_hat": (), "ess": ()}
+    figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
+    rows = [
+        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
+        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
+    ]
+    note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
+    table = TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)
     return {
         "Teacher beside student": beside,
-        "What both predict": _prediction_blocks(drawing),
+        "What both predict": both,
         "Compact weights": _weight_blocks(drawing),
-        "The draws": _diagnostic_blocks(content),
+        "The draws": [table] if rows else [],
     }
 
 
@@ -191,19 +209,6 @@ def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     r"""The comparison in a result's content."""
     saved = content.get("agreement")
     return Agreement(**saved) if saved else None
-
-
-def _prediction_blocks(drawing: Drawing) -> list[Block]:
-    names = ("curve_student", "surface_student")
-    curves, count = (len(drawing.saved.arrays.get(name, ())) for name in names)
-    draws = [partial(pictures.curve, output=k) for k in range(curves)]
-    blocks: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
-    for k in range(count):
-        both = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
-        title = f"Output {k}" if count > 1 else "Surfaces"
-        gap = partial(pictures.difference, output=k)
-        blocks += drawing.gallery(title, *both, gap, plate=True)
-    return blocks
 
 
 def _weight_blocks(drawing: Drawing) -> list[Block]:
@@ -223,16 +228,3 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
         rows = [[str(k), shares[k], *row] for k, row in enumerate(numbers)]
         blocks.append(TableBlock("Pseudo-draws", names, rows))
     return blocks
-
-
-def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
-    r"""R̂ and effective sizes of the 40 coordinates with the largest R̂."""
-    if not (checks := content.get("diagnostics")):
-        return []
-    figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
-    rows = [
-        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
-        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
-    ]
-    note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
-    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)]

@@ -66,11 +66,25 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     verb = REPORTS[content["verb"]][1]
     try:
+        rows = []
+        for model in content["models"]:
+            size = "unknown" if model["role"] == "teacher" else "–"
+            size = size_in_words(model["bytes"]) if model.get("bytes") else size
+            rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
+        heads = ["role", "model", "parameters", "bytes"]
+        models = TableBlock("What was distilled", heads, rows, sortable=False, words=(0, 1))
+        history = content["history"]  # columns on scales of their own have pictures of their own
+        groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
+        names = [group[0] if len(groups) > 1 else None for group in groups]
+        draws = [partial(pictures.learning, name=name) for name in names]
+        curves: list[Block] = [*drawing.gallery("Learning curves", *draws)]
+        if curves:
+            curves.append("If a curve still falls at its end, more steps would help.")
         sections = {
             "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
-            "What was distilled": _models(content),
+            "What was distilled": [models] if rows else [],
             **verb.sections(drawing),
-            "How it learned": _learning(drawing),
+            "How it learned": curves,
             "Notes": list(map(str, notes)),
             **_circumstances(content),
         }
@@ -89,28 +103,6 @@ def _visible(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_visible, value))
     return visible(value) if isinstance(value, str) else value
-
-
-def _models(content: Mapping[str, Any]) -> list[Block]:
-    r"""The models with their sizes."""
-    rows = []
-    for model in content["models"]:
-        size = "unknown" if model["role"] == "teacher" else "–"
-        size = size_in_words(model["bytes"]) if model.get("bytes") else size
-        rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
-    heads = ["role", "model", "parameters", "bytes"]
-    table = TableBlock("What was distilled", heads, rows, sortable=False, words=(0, 1))
-    return [table] if rows else []
-
-
-def _learning(drawing: Drawing) -> list[Block]:
-    r"""Losses against steps, and other columns of the history on scales of their own."""
-    history = drawing.saved.content["history"]
-    groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
-    several = len(groups) > 1
-    draws = [partial(pictures.learning, name=n[0] if several else None) for n in groups]
-    curves = drawing.gallery("Learning curves", *draws)
-    return [*curves, "If a curve still falls at its end, more steps would help."] if curves else []
 
 
 def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:
