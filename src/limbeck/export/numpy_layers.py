@@ -255,20 +255,29 @@ def _means(module: Means, script: Script, prefix: str) -> None:
 def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     mix = script.array(f"{prefix}mix", module.weights.double())
     layers: list[tuple[Tensor, Tensor | None, str]]
-    if isinstance(module.predict, Regression):
-        layers = [(*_regression(module, module.predict, script.features), "linear")]
-        end = KINDS[module.predict.family]
-        end = end if module.predict.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
-    elif isinstance(module.predict, MLPRegression):
-        draws: Any = module.structure.unflatten(module._flat.detach())
-        net, structure = module.predict._net, module.predict.structure
+    draws: Any = module._draws
+    if isinstance(model := module.predict, Regression):
+
+        def slopes(draw: Any) -> tuple[Tensor, Tensor]:  # (D, K) and (K,)
+            if isinstance(draw, dict):
+                weight, bias = draw[model.weights], draw.get(model.bias, 0.0)
+            else:
+                weight, bias, _ = model._cut(draw, script.features)
+            weight = weight.reshape(script.features, -1)
+            return weight, torch.as_tensor(bias).to(weight).expand(weight.shape[1])
+
+        layers = [(*torch.vmap(slopes)(draws), "linear")]
+        end = KINDS[model.family]
+        end = end if model.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
+    elif isinstance(model, MLPRegression):
+        net, structure = model._net, model.structure
         if not isinstance(draws, dict):
             draws = structure.unflatten(draws[:, : structure.dim])
         names = [f"layers.{number}" for number in range(len(net.sizes) - 1)]
         tensors = [(draws[f"{name}.weight"].mT, draws.get(f"{name}.bias")) for name in names]
         kinds = (*net.hidden, net.output)
         layers = [(*pair, kind) for pair, kind in zip(tensors, kinds, strict=True)]
-        one_output = "{}[:, :, 0]" if module.predict.scale is not None else "sigmoid({}[:, :, 0])"
+        one_output = "{}[:, :, 0]" if model.scale is not None else "sigmoid({}[:, :, 0])"
         end = "softmax({})" if net.sizes[-1] > 1 else one_output
     else:
         expected = "the models of limbeck.condensation.models, or .onnx and .pt2"
@@ -282,15 +291,3 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
         script.add(f"z = {KINDS[kind].format(line)}")
     script.add(f"h = {end.format('z')}")
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
-
-
-def _regression(bag: SampleBag, model: Regression, features: int) -> tuple[Tensor, Tensor]:
-    r"""Slopes (components, D, K) and offsets (components, K) of a bag's draws."""
-    pairs: list[tuple[Tensor, Any]] = [
-        (draw[model.weights], draw.get(model.bias, 0.0)) if isinstance(draw, dict)
-        else model._cut(draw, features)[:2]
-        for draw in map(bag.structure.unflatten, bag._flat.detach())
-    ]  # fmt: skip
-    slopes = torch.stack([slope.reshape(features, -1) for slope, _ in pairs])
-    offsets = [torch.as_tensor(offset).to(slopes) for _, offset in pairs]
-    return slopes, torch.stack([offset.expand(slopes.shape[2]) for offset in offsets])

@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
 from limbeck.export.onnx_graph import Graph, last_operator, tensor
-from limbeck.export.parts import (
-    Array,
-    Parts,
-    categories_of,
-    encoded_inputs,
-    parts_of,
-)
+from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
 from limbeck.export.portable import Portable, exporting
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table

@@ -50,11 +50,11 @@ class TableBlock:
 
 @dataclass
 class Picture:
-    r"""A picture as SVG, with a description; a `plate` keeps a white background."""
+    r"""A picture as SVG, with a description; a `plate` keeps a white background for an image."""
 
     svg: str
     alt: str
-    plate: bool = False
+    plate: bool
 
 
 @dataclass
@@ -120,15 +120,13 @@ class Drawing:
         self.saved, self.pictures = saved, importlib.util.find_spec("matplotlib") is not None
         self.ids = (f"{prefix}{number}" for number in count(1))
 
-    def gallery(
-        self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False
-    ) -> list[Gallery]:
+    def gallery(self, title: str, *draws: Callable[[Saved], Axes]) -> list[Block]:
         r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
         pictures = []
         for draw in draws if self.pictures else ():
             with suppress(MissingDataError):
                 axes = draw(self.saved)
-                alt = str(axes.get_label())
+                alt, plate = str(axes.get_label()), bool(axes.get_images())
                 pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
         return [Gallery(title, pictures)] if pictures else []
 

@@ -66,8 +66,8 @@ def compressed(
 def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
     verdicts = []
     if report.by_group:
-        worse = tables.remarks(report)
-        words = worse[0] if worse else "The student is not clearly worse in any subgroup."
+        worse = tables.remark(report)
+        words = worse or "The student is not clearly worse in any subgroup."
         verdicts.append(summary.verdict("subgroups", not worse, words))
     shares = {name: figure.value for name, figure in report.retention_by.items()}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
@@ -143,13 +143,11 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
     curves = drawing.gallery("Calibration", pictures.calibration)
-    plate = report.task == "classification"
-    apart: list[Block] = [*drawing.gallery("What both predict", pictures.disagreement, plate=plate)]
+    apart = drawing.gallery("What both predict", pictures.disagreement)
     if report.disagreements:
-        apart += drawing.gallery("Images on which both differ most", pictures.examples, plate=True)
-    apart.append(
-        _rows(drawing.saved, report) if report.disagreements else "Both agree on every row."
-    )
+        apart += drawing.gallery("Images on which both differ most", pictures.examples)
+    both_agree = "Both agree on every row."
+    apart.append(_rows(drawing.saved, report) if report.disagreements else both_agree)
     groups: list[Block] = []
     if report.by_group:
         table, before = from_rich(tables.group_table(report), sortable=True), ""

@@ -183,12 +183,12 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         name: len(drawing.saved.arrays.get(f"{name}_student", ())) for name in ("curve", "surface")
     }
     draws = [partial(pictures.curve, output=k) for k in range(counts["curve"])]
-    both: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
+    both = drawing.gallery("Student and average of all draws", *draws)
     for k in range(counts["surface"]):
         each = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
         title = f"Output {k}" if counts["surface"] > 1 else "Surfaces"
         gap = partial(pictures.difference, output=k)
-        both += drawing.gallery(title, *each, gap, plate=True)
+        both += drawing.gallery(title, *each, gap)
     checks = content.get("diagnostics") or {"names": (), "r_hat": (), "ess": ()}
     figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
     rows = [
@@ -219,8 +219,8 @@ def _weight_blocks(drawing: Drawing) -> list[Block]:
         "The student averages over these few trained draws instead of the posterior's. They need "
         "not lie where the posterior has its mass: only their joint prediction matters."
     )
-    draws, drawn = arrays["pseudo_draws"], drawing.gallery("Weights", pictures.weights)
-    blocks: list[Block] = [words, *drawn] if drawn else []
+    draws, blocks = arrays["pseudo_draws"], drawing.gallery("Weights", pictures.weights)
+    blocks = [words, *blocks] if blocks else []
     if draws.shape[1] <= 12:
         names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
         numbers = [[f"{number:.4g}" for number in row] for row in draws.tolist()]

@@ -202,13 +202,12 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
-    image = bool(content.get("image"))
-    names = MODELS if image else MODELS[:1]  # other samples are in one picture
+    names = MODELS if content.get("image") else MODELS[:1]  # other samples are in one picture
     samples, features = (
         [partial(draw, model=model) for model in models]
         for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
     )
-    sheets = drawing.gallery("Samples", *samples, plate=image)
+    sheets = drawing.gallery("Samples", *samples)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
@@ -219,10 +218,10 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
             [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
         ),
         "Samples": [words, *sheets] if sheets else [],
-        "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
-        "Log probabilities": [
-            *drawing.gallery("Sorted log probabilities", pictures.log_probabilities)
-        ],
+        "Features": drawing.gallery("Weights of hidden units", *features),
+        "Log probabilities": drawing.gallery(
+            "Sorted log probabilities", pictures.log_probabilities
+        ),
         "log Z": _log_z_blocks(drawing),
     }
 

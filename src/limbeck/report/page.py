@@ -77,7 +77,7 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
         groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
         names = [group[0] if len(groups) > 1 else None for group in groups]
         draws = [partial(pictures.learning, name=name) for name in names]
-        curves: list[Block] = [*drawing.gallery("Learning curves", *draws)]
+        curves = drawing.gallery("Learning curves", *draws)
         if curves:
             curves.append("If a curve still falls at its end, more steps would help.")
         sections = {

@@ -114,8 +114,8 @@ class Fidelity(Comparison):
         text = table_text(self.table(), *further).rstrip()
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
-        notes += [*tables.remarks(self), *self.notes]
-        return visible("\n".join(filter(None, [text, *notes, self.sentence(), self.need()])))
+        lines = [text, *notes, tables.remark(self), *self.notes, self.sentence(), self.need()]
+        return visible("\n".join(filter(None, lines)))
 
     __repr__ = __str__
 
@@ -201,7 +201,10 @@ def fidelity(
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: cost or Cost() for model, cost in zip(NAMES, costs, strict=True)},
         by_class=comparison.by_class(data), by_group=parts,
-        worse=comparison.worse(task, data.y is not None, parts),
+        worse=[
+            (column, group) for column, groups in parts.items() for group, part in groups.items()
+            if comparison.is_worse(task, data.y is not None, part)
+        ],
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
         notes=list(notes),
     )  # fmt: skip
