@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from limbeck.text import markdown_block, markdown_table, shown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DRAWS = importlib.util.find_spec("matplotlib") is not None  # without it, there are no pictures
 Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it passed), words
 
 
@@ -113,22 +114,15 @@ class Page:
     commands: list[str] | None = None
 
 
-class Drawing:
-    r"""Draws the pictures of a report, each with unique ids; none without matplotlib."""
-
-    def __init__(self, saved: Saved, prefix: str) -> None:
-        self.saved, self.pictures = saved, importlib.util.find_spec("matplotlib") is not None
-        self.ids = (f"{prefix}{number}" for number in count(1))
-
-    def gallery(self, title: str, *draws: Callable[[Saved], Axes]) -> list[Block]:
-        r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
-        pictures = []
-        for draw in draws if self.pictures else ():
-            with suppress(MissingDataError):
-                axes = draw(self.saved)
-                alt, plate = str(axes.get_label()), bool(axes.get_images())
-                pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
-        return [Gallery(title, pictures)] if pictures else []
+def gallery(saved: Saved, title: str, *draws: Callable[[Saved], Axes]) -> list[Block]:
+    r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
+    pictures = []
+    for draw in draws if DRAWS else ():
+        with suppress(MissingDataError):
+            axes = draw(saved)
+            alt, plate = str(axes.get_label()), bool(axes.get_images())
+            pictures.append(Picture(inline(axes.figure, alt), alt, plate))
+    return [Gallery(title, pictures)] if pictures else []
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:

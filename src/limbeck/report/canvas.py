@@ -7,6 +7,7 @@ import html
 import io
 import math
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,8 +151,8 @@ def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str)
     return ax
 
 
-def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
-    r"""A figure as an SVG element in a page's colours and font; ids begin with the prefix."""
+def inline(figure: Figure | SubFigure, alt: str) -> str:
+    r"""A figure as an SVG element in a page's colours and font; its ids are those of no other."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -167,6 +168,7 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
     colour = r"(?<=[: \"])#[0-9a-fA-F]{6}\b"
     svg = re.sub(colour, lambda match: PAGE.get(match[0].lower(), match[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    prefix = f"p{zlib.crc32((svg + alt).encode(errors='replace')):x}"
     svg = re.sub(r"(\bid=\"|url\(#|href=\"#)", rf"\g<1>{prefix}-", svg)
     width, height = (72 * float(inches) for inches in figure.get_size_inches())  # type: ignore[union-attr]
     body = re.sub(r"\n\s*", "\n", svg[svg.index(">") + 1 :]).strip()

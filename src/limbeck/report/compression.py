@@ -14,7 +14,7 @@ from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.report.blocks import Block, Stat, TableBlock, from_rich, gallery, ratio, value
 from limbeck.storage import Saved
 from limbeck.teachers import keys
 from limbeck.text import compared
@@ -129,9 +129,9 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     return figures
 
 
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
+def sections(saved: Saved) -> dict[str, list[Block]]:
     r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
-    content = drawing.saved.content
+    content = saved.content
     trials = content.get("tried") or []
     names = list(dict.fromkeys(name for trial in trials for name in trial))
     rows = [[value(trial.get(name)) for name in names] for trial in trials]
@@ -142,18 +142,18 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         return {"Teacher beside student": [words], "What was tried": tried}
     report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
-    curves = drawing.gallery("Calibration", pictures.calibration)
-    apart = drawing.gallery("What both predict", pictures.disagreement)
+    curves = gallery(saved, "Calibration", pictures.calibration)
+    apart = gallery(saved, "What both predict", pictures.disagreement)
     if report.disagreements:
-        apart += drawing.gallery("Images on which both differ most", pictures.examples)
+        apart += gallery(saved, "Images on which both differ most", pictures.examples)
     both_agree = "Both agree on every row."
-    apart.append(_rows(drawing.saved, report) if report.disagreements else both_agree)
+    apart.append(_rows(saved, report) if report.disagreements else both_agree)
     groups: list[Block] = []
     if report.by_group:
         table, before = from_rich(tables.group_table(report), sortable=True), ""
         for row in table.rows:  # sorted rows need their column's name
             before = row[0] = row[0] or before
-        groups = [*drawing.gallery("Subgroups", pictures.subgroups), table]
+        groups = [*gallery(saved, "Subgroups", pictures.subgroups), table]
     words = (
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."

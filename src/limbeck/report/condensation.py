@@ -21,7 +21,8 @@ from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import StreamEnded
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.report.blocks import Block, Stat, TableBlock, from_rich, gallery, ratio, value
+from limbeck.storage import Saved
 from limbeck.teachers.keys import dense
 
 SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
@@ -167,9 +168,9 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     ]
 
 
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
+def sections(saved: Saved) -> dict[str, list[Block]]:
     r"""Agreement, surfaces or curves, compact weights, the largest R̂ with effective sizes."""
-    content = drawing.saved.content
+    content = saved.content
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
     if (agreement := saved_agreement(content)) is not None:
         note = "t is the average over all draws, f the student; means over the inputs."
@@ -178,17 +179,15 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         check = NewInputs.from_record(content.get("new_inputs")).lines()
         title, heads = "Inputs that the student has not seen", ["measure", "value"]
         beside.append(TableBlock(title, heads, list(map(list, check)), words=(0, 1)))
-        beside += drawing.gallery("Worth and calibration", pictures.worth, pictures.ranks)
-    counts = {
-        name: len(drawing.saved.arrays.get(f"{name}_student", ())) for name in ("curve", "surface")
-    }
+        beside += gallery(saved, "Worth and calibration", pictures.worth, pictures.ranks)
+    counts = {name: len(saved.arrays.get(f"{name}_student", ())) for name in ("curve", "surface")}
     draws = [partial(pictures.curve, output=k) for k in range(counts["curve"])]
-    both = drawing.gallery("Student and average of all draws", *draws)
+    both = gallery(saved, "Student and average of all draws", *draws)
     for k in range(counts["surface"]):
         each = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
         title = f"Output {k}" if counts["surface"] > 1 else "Surfaces"
         gap = partial(pictures.difference, output=k)
-        both += drawing.gallery(title, *each, gap)
+        both += gallery(saved, title, *each, gap)
     checks = content.get("diagnostics") or {"names": (), "r_hat": (), "ess": ()}
     figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
     rows = [
@@ -200,7 +199,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
     return {
         "Teacher beside student": beside,
         "What both predict": both,
-        "Compact weights": _weight_blocks(drawing),
+        "Compact weights": _weight_blocks(saved),
         "The draws": [table] if rows else [],
     }
 
@@ -211,18 +210,18 @@ def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     return Agreement(**saved) if saved else None
 
 
-def _weight_blocks(drawing: Drawing) -> list[Block]:
-    arrays = drawing.saved.arrays
+def _weight_blocks(saved: Saved) -> list[Block]:
+    arrays = saved.arrays
     if "pseudo_draws" not in arrays:
         return []
     words = (
         "The student averages over these few trained draws instead of the posterior's. They need "
         "not lie where the posterior has its mass: only their joint prediction matters."
     )
-    draws, blocks = arrays["pseudo_draws"], drawing.gallery("Weights", pictures.weights)
+    draws, blocks = arrays["pseudo_draws"], gallery(saved, "Weights", pictures.weights)
     blocks = [words, *blocks] if blocks else []
     if draws.shape[1] <= 12:
-        names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
+        names = ["component", "weight", *pictures.coordinate_names(saved)]
         numbers = [[f"{number:.4g}" for number in row] for row in draws.tolist()]
         shares = [f"{share:.4f}" for share in arrays["pseudo_weights"]]
         rows = [[str(k), shares[k], *row] for k, row in enumerate(numbers)]

@@ -17,7 +17,8 @@ from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
+from limbeck.report.blocks import Block, Stat, TableBlock, gallery, value
+from limbeck.storage import Saved
 from limbeck.supports import Discrete
 from limbeck.teachers.keys import dense
 from limbeck.training.result import Result
@@ -193,9 +194,9 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
     return shown
 
 
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
+def sections(saved: Saved) -> dict[str, list[Block]]:
     r"""Models, samples, features, log probabilities, estimates of log Z."""
-    content, rows = drawing.saved.content, []
+    content, rows = saved.content, []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
@@ -207,7 +208,7 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
         [partial(draw, model=model) for model in models]
         for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
     )
-    sheets = drawing.gallery("Samples", *samples)
+    sheets = gallery(saved, "Samples", *samples)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
@@ -218,16 +219,14 @@ def sections(drawing: Drawing) -> dict[str, list[Block]]:
             [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
         ),
         "Samples": [words, *sheets] if sheets else [],
-        "Features": drawing.gallery("Weights of hidden units", *features),
-        "Log probabilities": drawing.gallery(
-            "Sorted log probabilities", pictures.log_probabilities
-        ),
-        "log Z": _log_z_blocks(drawing),
+        "Features": gallery(saved, "Weights of hidden units", *features),
+        "Log probabilities": gallery(saved, "Sorted log probabilities", pictures.log_probabilities),
+        "log Z": _log_z_blocks(saved),
     }
 
 
-def _log_z_blocks(drawing: Drawing) -> list[Block]:
-    if not (entries := drawing.saved.content.get("log_z")):
+def _log_z_blocks(saved: Saved) -> list[Block]:
+    if not (entries := saved.content.get("log_z")):
         return []
     rows = []
     for entry in entries:
@@ -248,7 +247,7 @@ def _log_z_blocks(drawing: Drawing) -> list[Block]:
     ]
     columns = ["diagnostic", *(entry["name"] for entry in entries)]
     further = [TableBlock("Diagnostics", columns, rows, sortable=False)] if rows else []
-    return [*drawing.gallery("Estimates", pictures.log_z), table, *further]
+    return [*gallery(saved, "Estimates", pictures.log_z), table, *further]
 
 
 def _with_error_or_dash(mean: float | None = None, error: float | None = None) -> str:

@@ -12,7 +12,7 @@ from limbeck.arguments import Items, PathLike, Text, UserObject, checked_argumen
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError
 from limbeck.report import blocks, pictures
-from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
+from limbeck.report.blocks import Block, Code, Document, Page, TableBlock, gallery, value
 from limbeck.report.fidelity_plots import columns_together
 from limbeck.report.records import REPORTS
 from limbeck.storage import Saved, folders, read
@@ -26,7 +26,7 @@ def write(folder: PathLike) -> Path:
     Arguments:
         folder: A result folder, written by a command or by `limbeck.storage.write`.
     """
-    report = document(read(folder), "p")
+    report = document(read(folder))
     return _write(Path(folder), Page([report], report.title))
 
 
@@ -41,7 +41,7 @@ def write_tour(
             raise ArgumentError(argument, "[]", "one or more, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    reports = [document(read(folder)) for folder in folders]
     return _write(Path(out), Page(reports, title, list(findings), list(commands)))
 
 
@@ -57,12 +57,11 @@ def _write(folder: Path, page: Page) -> Path:
     return folders.write(folder, "report", content, keep=None) / "report.html"
 
 
-def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:
-    r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
+def document(saved: UserObject[Saved]) -> Document:
+    r"""The report on a saved result."""
     original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
-    drawing = Drawing(saved, prefix)
-    if not drawing.pictures:
+    if not blocks.DRAWS:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     verb = REPORTS[content["verb"]][1]
     try:
@@ -77,13 +76,13 @@ def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Documen
         groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
         names = [group[0] if len(groups) > 1 else None for group in groups]
         draws = [partial(pictures.learning, name=name) for name in names]
-        curves = drawing.gallery("Learning curves", *draws)
+        curves = gallery(saved, "Learning curves", *draws)
         if curves:
             curves.append("If a curve still falls at its end, more steps would help.")
         sections = {
             "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
             "What was distilled": [models] if rows else [],
-            **verb.sections(drawing),
+            **verb.sections(saved),
             "How it learned": curves,
             "Notes": list(map(str, notes)),
             **_circumstances(content),
