@@ -78,6 +78,9 @@ class Stat:
     label: str
 
 
+Report = tuple[list[Stat], dict[str, list[Block]]]  # what stands on top, and sections by title
+
+
 @dataclass
 class Document:
     r"""A report on one result; sections are named, and left out if they have no blocks."""

@@ -3,7 +3,7 @@ r"""Compressed teachers: the record of a result, and the report on it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Stat, TableBlock, from_rich, gallery, ratio, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, from_rich, gallery, ratio, value
 from limbeck.storage import Saved
 from limbeck.teachers import keys
 from limbeck.text import compared
@@ -108,11 +108,18 @@ def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, 
     return {"examples": [dict(zip(names, row, strict=False)) for row in texts]}
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Retention, agreement, speed and size."""
+def report_on(saved: Saved) -> Report:
+    r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
+    content, figures = saved.content, list[Stat]()
+    trials = content.get("tried") or []
+    names = list(dict.fromkeys(name for trial in trials for name in trial))
+    rows = [[value(trial.get(name)) for name in names] for trial in trials]
+    note = "Each was tried in a short run and compared on held-out rows."
+    tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
     if "fidelity" not in content:
-        return []
-    report, figures = Fidelity.from_dict(content["fidelity"]), []
+        words = "Nothing was measured: there were no rows to compare teacher and student on."
+        return [], {"Teacher beside student": [words], "What was tried": tried}
+    report = Fidelity.from_dict(content["fidelity"])
     if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.retention):
         share = tables.percent(report.retention)
         figures.append(Stat(share, f"of {tables.retention_noun(report)} kept"))
@@ -126,21 +133,6 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
         figures.append(ratio(speed, f"at batch {size:,}"))
     if smaller := compared(teacher.bytes, student.bytes, *tables.SMALLER):
         figures.append(ratio(smaller, "on disk"))
-    return figures
-
-
-def sections(saved: Saved) -> dict[str, list[Block]]:
-    r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
-    content = saved.content
-    trials = content.get("tried") or []
-    names = list(dict.fromkeys(name for trial in trials for name in trial))
-    rows = [[value(trial.get(name)) for name in names] for trial in trials]
-    note = "Each was tried in a short run and compared on held-out rows."
-    tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
-    if "fidelity" not in content:
-        words = "Nothing was measured: there were no rows to compare teacher and student on."
-        return {"Teacher beside student": [words], "What was tried": tried}
-    report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
     curves = gallery(saved, "Calibration", pictures.calibration)
     apart = gallery(saved, "What both predict", pictures.disagreement)
@@ -158,7 +150,7 @@ def sections(saved: Saved) -> dict[str, list[Block]]:
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."
     )
-    return {
+    return figures, {
         "Teacher beside student": [from_rich(report.table()), *classes],
         "Calibration": [words, *curves] if curves else [],
         "Where they disagree": apart,

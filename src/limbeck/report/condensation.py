@@ -21,7 +21,7 @@ from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import StreamEnded
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Stat, TableBlock, from_rich, gallery, ratio, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, from_rich, gallery, ratio, value
 from limbeck.storage import Saved
 from limbeck.teachers.keys import dense
 
@@ -157,24 +157,18 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
     return arrays
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Difference of the student from the average of all draws, and its savings."""
-    if (agreement := saved_agreement(content)) is None:
-        return []
-    return [
-        Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
-        Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"),
-        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in agreement.savings()),
-    ]
-
-
-def sections(saved: Saved) -> dict[str, list[Block]]:
+def report_on(saved: Saved) -> Report:
     r"""Agreement, surfaces or curves, compact weights, the largest R̂ with effective sizes."""
-    content = saved.content
+    content, shown = saved.content, list[Stat]()
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
     if (agreement := saved_agreement(content)) is not None:
         note = "t is the average over all draws, f the student; means over the inputs."
         beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
+        error = f"{agreement.mean_error:.2g}"
+        shown.append(Stat(error, "mean difference from the average of all draws"))
+        shown.append(Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"))
+        ways = agreement.savings()
+        shown += [ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in ways]
     if not content.get("density"):
         check = NewInputs.from_record(content.get("new_inputs")).lines()
         title, heads = "Inputs that the student has not seen", ["measure", "value"]
@@ -196,7 +190,7 @@ def sections(saved: Saved) -> dict[str, list[Block]]:
     ]
     note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
     table = TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)
-    return {
+    return shown, {
         "Teacher beside student": beside,
         "What both predict": both,
         "Compact weights": _weight_blocks(saved),

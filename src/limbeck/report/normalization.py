@@ -17,7 +17,7 @@ from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Stat, TableBlock, gallery, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, gallery, value
 from limbeck.storage import Saved
 from limbeck.supports import Discrete
 from limbeck.teachers.keys import dense
@@ -175,34 +175,24 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     return text + "."
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Log probabilities, the divergence, log Z."""
-    shown = []
-    if held_out := content.get("held_out"):
-        teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
-        label = f"nats, mean log probability of {held_out['where']}{teacher}"
-        shown.append(Stat(f"{held_out['student']:.2f}", label))
-    numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
-    for z in (content.get("log_z") or [])[:2]:
-        numbers.append((z, f"log Z, {z['name']}{'' if z['trustworthy'] else ', ' + z['state']}"))
-    for number, label in numbers:
-        if number:
-            text = _with_error_or_dash(number["value"], number["std_error"])
-            shown.append(Stat(text, label))
-    if content.get("exact") is not None:
-        shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
-    return shown
-
-
-def sections(saved: Saved) -> dict[str, list[Block]]:
-    r"""Models, samples, features, log probabilities, estimates of log Z."""
-    content, rows = saved.content, []
+def report_on(saved: Saved) -> Report:
+    r"""Log probabilities, the divergence, log Z; samples and features."""
+    content, shown, rows = saved.content, list[Stat](), []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
+        teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
+        label = f"nats, mean log probability of {held_out['where']}{teacher}"
+        shown.append(Stat(f"{held_out['student']:.2f}", label))
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
+        shown.append(Stat(figure, "nats of KL(teacher ‖ student)"))
+    for z in (content.get("log_z") or [])[:2]:
+        label = f"log Z, {z['name']}{'' if z['trustworthy'] else ', ' + z['state']}"
+        shown.append(Stat(_with_error_or_dash(z["value"], z["std_error"]), label))
+    if content.get("exact") is not None:
+        shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
     names = MODELS if content.get("image") else MODELS[:1]  # other samples are in one picture
     samples, features = (
         [partial(draw, model=model) for model in models]
@@ -214,10 +204,9 @@ def sections(saved: Saved) -> dict[str, list[Block]]:
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    return {
-        "Teacher beside student": (
-            [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
-        ),
+    table = TableBlock("In nats", ["", *MODELS], rows, sortable=False)
+    return shown, {
+        "Teacher beside student": [table] if rows else [],
         "Samples": [words, *sheets] if sheets else [],
         "Features": gallery(saved, "Weights of hidden units", *features),
         "Log probabilities": gallery(saved, "Sorted log probabilities", pictures.log_probabilities),

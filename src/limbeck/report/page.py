@@ -63,8 +63,8 @@ def document(saved: UserObject[Saved]) -> Document:
     content, notes = saved.content, list(saved.content["notes"])
     if not blocks.DRAWS:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
-    verb = REPORTS[content["verb"]][1]
     try:
+        stats, sections = REPORTS[content["verb"]][1](saved)
         rows = []
         for model in content["models"]:
             size = "unknown" if model["role"] == "teacher" else "–"
@@ -82,12 +82,11 @@ def document(saved: UserObject[Saved]) -> Document:
         sections = {
             "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
             "What was distilled": [models] if rows else [],
-            **verb.sections(saved),
+            **sections,
             "How it learned": curves,
             "Notes": list(map(str, notes)),
             **_circumstances(content),
         }
-        stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError, ArgumentError) as error:
         received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
