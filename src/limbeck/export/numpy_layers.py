@@ -63,22 +63,29 @@ class Script:
         return [self.array(prefix + name, getattr(module, name)) for name in names]
 
 
+FLAT = "h = h.reshape(len(h), -1)"
+SIMPLE: dict[type[nn.Module], list[str]] = {
+    nn.Identity: [], nn.Dropout: [], nn.Flatten: [FLAT], nn.ReLU: ["h = relu(h)"],
+    nn.Tanh: ["h = np.tanh(h)"], nn.Sigmoid: ["h = sigmoid(h)"], nn.Softmax: ["h = softmax(h)"],
+    nn.LogSoftmax: ["h = log_softmax(h)"],
+}  # fmt: skip
+
+
 @singledispatch
 def write(module: nn.Module, script: Script, prefix: str) -> None:
     r"""Add the lines of a module to a script; the names of its arrays begin with a prefix."""
-    raise LimbeckError(
-        f"export: {type(module).__name__} in {script.name} has no NumPy form; expected MLP, "
-        "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
-        "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
-    )
-
-
-FLAT = "h = h.reshape(len(h), -1)"
-SIMPLE = {
-    nn.Flatten: FLAT, nn.ReLU: "h = relu(h)", nn.Tanh: "h = np.tanh(h)",
-    nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
-    nn.LogSoftmax: "h = log_softmax(h)",
-}  # fmt: skip
+    lines = next((line for kind, line in SIMPLE.items() if isinstance(module, kind)), None)
+    if lines is None:
+        raise LimbeckError(
+            f"export: {type(module).__name__} in {script.name} has no NumPy form; expected MLP, "
+            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
+            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
+        )
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
+        raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
+    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
+        raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
+    script.add(*lines)
 
 
 def class_probabilities(script: Script, form: str) -> None:
@@ -170,18 +177,6 @@ def _trees(module: Trees, script: Script, prefix: str) -> None:
 def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
     for number, layer in enumerate(module):
         write(layer, script, f"{prefix}{number}.")
-
-
-def _simple(module: nn.Module, script: Script, prefix: str) -> None:
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
-        raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
-    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
-        raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    script.add(*(line for kind, line in SIMPLE.items() if isinstance(module, kind)))
-
-
-for _kind in (nn.Identity, nn.Dropout, *SIMPLE):
-    write.register(_kind, _simple)
 
 
 @write.register

@@ -93,8 +93,14 @@ def normalized(
         if exact is None:
             log_z_used = next((z.value for z in named.values() if z.verdict), None)
     content |= {} if exact is None else {"exact": float(exact)}
-    arrays = _samples(student, target, sweeps)
-    chains = arrays.get("samples_teacher")
+    arrays, chains = summary.Arrays(), None
+    if callable(getattr(student, "sample", None)):
+        generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
+        count = EVENTS if target is not None else SHEET
+        samples: Tensor = student.sample(2 * count, generator=generator)
+        arrays["samples_student"] = dense(samples[:count])
+        if callable(advance := getattr(target, "advance", None)):  # from other samples
+            chains = arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
     events = chains if data is None else dense(data).astype(float)
     if events is not None:
         events = events[summary.some(len(events), EVENTS)]
@@ -119,19 +125,6 @@ def normalized(
     content |= summary.image_of(arrays.get("samples_student"))
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
-
-
-def _samples(student: Any, target: Target | None, sweeps: int) -> summary.Arrays:
-    r"""Samples of the student, and states of the target's chains, started at other samples."""
-    if not callable(getattr(student, "sample", None)):
-        return {}
-    generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
-    count = EVENTS if target is not None else SHEET
-    samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": dense(samples[:count])}
-    if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
-    return arrays
 
 
 def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:

@@ -200,11 +200,6 @@ def decisive(task: str, labels: bool) -> tuple[str, str]:
     return "teacher", "rmse" if task == "regression" else "accuracy"
 
 
-def is_worse(task: str, labels: bool, part: Comparison) -> bool:
-    r"""Whether the student is worse in a subgroup by more than `ERRORS` standard errors."""
-    return part.rows >= SMALL and advantage(task, labels, part) < -ERRORS
-
-
 def advantage(task: str, labels: bool, part: Comparison) -> float:
     r"""Standard errors by which the student is better in a subgroup; infinite if unknown."""
     other, name = decisive(task, labels)

@@ -203,7 +203,8 @@ def fidelity(
         by_class=comparison.by_class(data), by_group=parts,
         worse=[
             (column, group) for column, groups in parts.items() for group, part in groups.items()
-            if comparison.is_worse(task, data.y is not None, part)
+            if part.rows >= comparison.SMALL
+            and comparison.advantage(task, data.y is not None, part) < -comparison.ERRORS
         ],
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
         notes=list(notes),

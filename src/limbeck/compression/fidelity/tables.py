@@ -197,7 +197,14 @@ def remark(report: Fidelity) -> str:
 
 def sentence(report: Fidelity) -> str:
     r"""The result in one sentence: retention, agreement and savings, as far as they are known."""
-    verbs = [] if report.main in ("agreement", "teacher_r2") else [_quality(report)]
+    verbs = []
+    if report.main not in ("agreement", "teacher_r2") and math.isnan(report.retention):
+        noun = measure_title(report, report.main)
+        one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
+        verbs = [f"has {noun} {one} where the teacher has {two}"]
+    elif report.main not in ("agreement", "teacher_r2"):
+        share = ("only " if report.retention < LITTLE else "") + percent(report.retention)
+        verbs = [f"keeps {share} of {retention_noun(report)}{_all_values(report)}"]
     verbs.append(_faithfulness(report, bool(verbs)))
     if savings := _savings(report):
         verbs.append(f"is {' and '.join(savings)}")
@@ -222,17 +229,6 @@ def retention_noun(report: Fidelity, name: str = "") -> str:
     r"""A measure, or the main one: "the teacher's accuracy", "… recall of class fraud"."""
     owner = "the teacher's "
     return owner + measure_title(report, name or report.main).replace(owner, "")
-
-
-def _quality(report: Fidelity) -> str:
-    r"""The least retention, and the values of the other measures."""
-    if math.isnan(report.retention):
-        noun = measure_title(report, report.main)
-        one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
-        return f"has {noun} {one} where the teacher has {two}"
-    only = "only " if report.retention < LITTLE else ""
-    share = f"{only}{percent(report.retention)}"
-    return f"keeps {share} of {retention_noun(report)}{_all_values(report)}"
 
 
 def _faithfulness(report: Fidelity, after_quality: bool) -> str:
