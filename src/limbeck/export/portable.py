@@ -204,21 +204,20 @@ def of_result(
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
     settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
+    chains = (settings.get("normalization") or {}).get("doubt")
+    failure = None if result.failure is None else str(result.failure)
     about = {
         "verb": "normalize" if "normalization" in settings else verb,
-        "doubts": list(doubts),
+        "doubts": [*doubts, *filter(None, (chains, failure))],
         **{name: settings[name] for name in settings_shown if settings.get(name) not in (None, "")},
         "steps": f"{result.steps:,}; {result.stop_reason}",
         "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),
     }
-    doubt = (settings.get("normalization") or {}).get("doubt")
-    about["doubts"] += [doubt] if doubt else []
-    about["doubts"] += [str(result.failure)] if result.failure is not None else []
     if module is None:
         module, form = _tensors(student, form or settings.get("student_output"))
-    fields = {"shape": shape, "form": form or "outputs", **more}
-    return Portable(module, student=student, about=about, **fields)
+    fields = {"shape": shape, "form": form or "outputs", "student": student, **more}
+    return Portable(module, about=about, **fields)
 
 
 def not_foreign(path: Path) -> None:

@@ -258,8 +258,8 @@ def subgroups(saved: Report, ax: MaybeAxes = None) -> Axes:
     ax.set_ylabel("group (rows)" if several else f"{_short(shown[0][0])} (rows)")
     title = f"better to the {'right' if kind.rises else 'left'}"
     title += ", ◆ clearly worse" if texts else ""
-    few = len(gaps) > len(shown)
-    ax.set_title(f"{title}; {len(shown)} worst of {len(gaps)}" if few else title)
+    title += f"; {len(shown)} worst of {len(gaps)}" if len(gaps) > len(shown) else ""
+    ax.set_title(title)
     ax.set_label(
         f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
         f"clearly worse in {'; '.join(texts) or 'none'}."

@@ -335,9 +335,8 @@ def _worst(
         share = (w * hits).mean() / most if most > 0 else math.inf
         return not clear, share, int(members.sum()), k
 
-    few = np.flatnonzero((counts >= LEAST_ROWS) & (counts < MIN_CLASS_ROWS)).tolist()
-    lost = [k for k in few if not rank(k)[0]]
-    classes = np.flatnonzero(counts >= MIN_CLASS_ROWS).tolist() + lost
+    large = np.flatnonzero(counts >= LEAST_ROWS).tolist()
+    classes = [k for k in large if counts[k] >= MIN_CLASS_ROWS or not rank(k)[0]]
     if not classes:
         return int(counts.argmax()), False
     worst = min(classes, key=rank)
