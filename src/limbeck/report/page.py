@@ -16,6 +16,7 @@ from limbeck.report.blocks import Block, Code, Document, Page, TableBlock, galle
 from limbeck.report.fidelity_plots import columns_together
 from limbeck.report.records import REPORTS
 from limbeck.storage import Saved, folders, read
+from limbeck.storage.files import plain
 from limbeck.text import visible
 
 
@@ -59,7 +60,7 @@ def _write(folder: Path, page: Page) -> Path:
 
 def document(saved: UserObject[Saved]) -> Document:
     r"""The report on a saved result."""
-    original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
+    original, saved = saved.content, Saved(plain(saved.content, visible), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
     if not blocks.DRAWS:
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
@@ -92,15 +93,6 @@ def document(saved: UserObject[Saved]) -> Document:
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
     return Document(original, title, stats, sections)
-
-
-def _visible(value: Any) -> Any:
-    r"""The content of a result without control characters, for pages and pictures."""
-    if isinstance(value, dict):
-        return {visible(name): _visible(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return list(map(_visible, value))
-    return visible(value) if isinstance(value, str) else value
 
 
 def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:
