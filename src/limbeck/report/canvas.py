@@ -9,11 +9,11 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import numpy as np
 
-from limbeck.arguments import Checked, Converter, UserObject, checked_arguments
+from limbeck.arguments import Converter, UserObject, checked_arguments
 from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError
 from limbeck.storage import Saved, as_saved
@@ -34,6 +34,7 @@ class Read(Converter):
         return self.function(value)
 
 
+P = ParamSpec("P")
 SavedResult = Annotated[Any, Read(as_saved)]  # a result that was read, or its folder
 MaybeAxes = UserObject[Any]  # where to draw; None is a new figure
 OWN = "limbeck"  # the label of figures of limbeck's own
@@ -68,16 +69,20 @@ class MissingDataError(ArgumentError):
     r"""A result without what a picture shows."""
 
 
-def picture(width: float, height: float) -> Callable[[Checked], Checked]:
-    r"""Of a function that draws on axes, one that makes them, in a size in inches, if need be."""
+def picture(width: float, height: float) -> Callable[[Callable[P, str]], Callable[P, Axes]]:
+    r"""Of a function that draws on axes and describes them, one that returns described axes.
 
-    def decorate(draw: Checked) -> Checked:
+    It makes them, in a size in inches, if it is called without.
+    """
+
+    def decorate(draw: Callable[P, str]) -> Callable[P, Axes]:
         @functools.wraps(draw)
         def drawn(saved: object, ax: Axes | None = None, **options: object) -> Axes:
-            if ax is not None:
-                return draw(saved, ax, **options)
-            with load_matplotlib().rc_context(STYLE):
-                return draw(saved, new_figure(width, height).subplots(), **options)
+            style = {} if ax is not None else STYLE
+            with load_matplotlib().rc_context(style):
+                ax = new_figure(width, height).subplots() if ax is None else ax
+                ax.set_label(draw(saved, ax, **options))  # type: ignore[call-arg, arg-type]
+            return ax
 
         return checked_arguments(drawn)  # type: ignore[return-value]
 
@@ -122,7 +127,7 @@ def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[st
     axes.legend(loc="upper left")
 
 
-def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str) -> Axes:
+def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str) -> str:
     r"""Images (n, …) in a grid, white is 0 and black 1; features have either sign, grey is 0."""
     if not saved.content.get("image"):
         raise MissingDataError("saved", "a result without images", "one of images")
@@ -147,8 +152,7 @@ def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str)
     ax.set_axis_off()
     ax.set_title(title)
     size = f"{height} by {width} pixels"
-    ax.set_label(f"{title}: {len(images)} {what} of {size} in a grid{scale}.")
-    return ax
+    return f"{title}: {len(images)} {what} of {size} in a grid{scale}."
 
 
 def inline(figure: Figure | SubFigure, alt: str) -> str:

@@ -62,7 +62,7 @@ Report = Annotated[Any, Read(_report)]
 def learning(
     saved: UserObject[Saved | str | Path | History], ax: MaybeAxes = None, *,
     name: Text | None = None,
-) -> Axes:  # fmt: skip
+) -> str:  # fmt: skip
     r"""Losses and measures against steps; only the first if their scales differ much.
 
     Arguments:
@@ -89,13 +89,12 @@ def learning(
     if len(columns) > 1:
         ax.legend(loc="best")
     ends = "; ".join(f"{c} ends at {y[-1]:.2f}" for c, y in zip(columns, values, strict=True))
-    ax.set_label(f"Line plot of {label} against training steps: {ends}.")
     if values.min() > 0 and values.max() > 5 * values.min():
         ax.set_yscale("log")
         ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         ax.yaxis.set_major_formatter("{x:g}")
         ax.minorticks_off()
-    return ax
+    return f"Line plot of {label} against training steps: {ends}."
 
 
 def columns_together(history: History) -> list[list[str]]:
@@ -108,7 +107,7 @@ def columns_together(history: History) -> list[list[str]]:
 
 
 @picture(4.4, 4.4)
-def calibration(saved: Report, ax: MaybeAxes = None) -> Axes:
+def calibration(saved: Report, ax: MaybeAxes = None) -> str:
     r"""Calibration curves: the share of right predictions against the confidence.
 
     Arguments:
@@ -137,12 +136,11 @@ def calibration(saved: Report, ax: MaybeAxes = None) -> Axes:
     # above the axes: curves may be anywhere
     legend = ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, title_fontsize=8)
     legend.set(title="calibration error", alignment="left")
-    ax.set_label(f"Calibration curves, with expected calibration errors: {', '.join(texts)}.")
-    return ax
+    return f"Calibration curves, with expected calibration errors: {', '.join(texts)}."
 
 
 @picture(4.4, 4.4)
-def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> Axes:
+def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> str:
     r"""Where teacher and student disagree.
 
     For a classifier, the student's classes against the teacher's; for multilabel classification,
@@ -153,21 +151,18 @@ def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero =
     """
     pairs, names = saved.pairs, list(map(_short, saved.classes))
     if saved.task != "regression":
-        draw = _heat_map if saved.task == "classification" else _label_bars
-        ax.set_label(draw(ax, pairs, names))
-        return ax
+        return (_heat_map if saved.task == "classification" else _label_bars)(ax, pairs, names)
     if target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     title = names[target] if len(names) > 1 else ""
     x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
     against(ax, x, y, "value", ("the teacher", "the student"))
     ax.set(aspect="equal", title=title)
-    ax.set_label(
+    return (
         f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
         f"{len(x):,} rows, with a mean difference of {np.abs(x - y).mean():.3g} where the "
         f"teacher's have a standard deviation of {x.std():.3g}."
     )
-    return ax
 
 
 def _heat_map(ax: Axes, pairs: Mapping[str, Any], _: list[str]) -> str:
@@ -221,7 +216,7 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
 
 
 @picture(4.4, 4.4)
-def subgroups(saved: Report, ax: MaybeAxes = None) -> Axes:
+def subgroups(saved: Report, ax: MaybeAxes = None) -> str:
     r"""How much better or worse the student is than the teacher, by subgroup.
 
     It is compared by accuracy, the root mean square error, or without labels by the student's
@@ -260,11 +255,10 @@ def subgroups(saved: Report, ax: MaybeAxes = None) -> Axes:
     title += ", ◆ clearly worse" if texts else ""
     title += f"; {len(shown)} worst of {len(gaps)}" if len(gaps) > len(shown) else ""
     ax.set_title(title)
-    ax.set_label(
+    return (
         f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
         f"clearly worse in {'; '.join(texts) or 'none'}."
     )
-    return ax
 
 
 def _short(name: object, number: int | None = None) -> str:

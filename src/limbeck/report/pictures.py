@@ -45,7 +45,7 @@ PREDICTORS = {"teacher": "average of all draws", "student": "student"}
 
 
 @picture(4.2, 4.0)
-def weights(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def weights(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""The student's pseudo-draws among draws of the posterior, by their first two coordinates.
 
     Discs grow with the weights of pseudo-draws.
@@ -67,12 +67,11 @@ def weights(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     names = coordinate_names(saved)
     ax.set(xlabel=names[0], ylabel=names[1])
     legend_above(ax)
-    ax.set_label(
+    return (
         f"The student's {len(bag)} pseudo-draws among {0 if draws is None else len(draws):,} "
         f"draws of the posterior, by {names[0]} and {names[1]}; their weighted means are "
         f"({share @ bag[:, 0]:.3g}, {share @ bag[:, 1]:.3g})."
     )
-    return ax
 
 
 def coordinate_names(saved: Saved) -> list[str]:
@@ -85,7 +84,7 @@ def coordinate_names(saved: Saved) -> list[str]:
 @picture(4.0, 3.6)
 def surface(
     saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student", output: Output = 0
-) -> Axes:
+) -> str:
     r"""Predictions over two inputs, or a density of two variables.
 
     Arguments:
@@ -108,16 +107,15 @@ def surface(
                 *points[labels == group].T, "so^vDPX"[number % 7], color=COLOURS[number % 7],
                 markersize=4, markeredgecolor="white", markeredgewidth=0.5,
             )  # fmt: skip
-    ax.set_label(
+    return (
         f"{label.capitalize()} by the {PREDICTORS[model]} over x from {x[0]:.3g} to "
         f"{x[-1]:.3g} and y from {y[0]:.3g} to {y[-1]:.3g}: between {values.min():.3g} and "
         f"{values.max():.3g}."
     )
-    return ax
 
 
 @picture(4.0, 3.6)
-def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Axes:
+def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> str:
     r"""The student's surface minus the teacher's."""
     student, teacher = (_outputs(saved, "surface", m, output) for m in ("student", "teacher"))
     gap = student - teacher
@@ -125,15 +123,14 @@ def difference(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) 
     style = ("PuOr_r", -(largest or 1.0), largest or 1.0)
     label, title = "student − average of draws", f"difference, at most {largest:.2g}"
     _draw_surface(saved, ax, gap, label, title, *style)
-    ax.set_label(
+    return (
         f"The student minus the average of all draws: {np.abs(gap).mean():.2g} on average and "
         f"{largest:.2g} at most, without regard to sign."
     )
-    return ax
 
 
 @picture(4.8, 3.2)
-def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Axes:
+def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> str:
     r"""Predictions along one input, or a density of one variable, of teacher and student."""
     teacher, student = (_outputs(saved, "curve", name, output) for name in MODELS)
     x, density = saved.arrays["curve_x"], saved.content.get("density")
@@ -143,16 +140,15 @@ def curve(saved: SavedResult, ax: MaybeAxes = None, *, output: Output = 0) -> Ax
     ax.set_ylabel("density" if density else "mean of the prediction")
     legend_above(ax)
     gap = np.abs(teacher - student)
-    ax.set_label(
+    return (
         f"{'Densities' if density else 'Predictions'} of the average of all draws and of the "
         f"student, from {x[0]:.3g} to {x[-1]:.3g}: they differ by {gap.mean():.2g} on average "
         f"and by {gap.max():.2g} at most."
     )
-    return ax
 
 
 @picture(4.8, 3.0)
-def worth(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def worth(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""The divergence of averages of N random draws, by N, beside that of the bag."""
     new = saved.content.get("new_inputs") or {}
     if not new.get("curve") or new["best"] is None:
@@ -165,15 +161,14 @@ def worth(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")
     legend_above(ax)
-    ax.set_label(
+    return (
         f"KL of averages of {counts[0]} to {counts[-1]} random draws, from {values[0]:.2g} to "
         f"{values[-1]:.2g}; of the bag, {new['best']:.2g}."
     )
-    return ax
 
 
 @picture(4.8, 2.6)
-def ranks(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def ranks(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""Outcomes by the student's distribution functions there: even, if it is calibrated."""
     shares = (saved.content.get("agreement") or {}).get("pit")
     if shares is None:
@@ -183,11 +178,10 @@ def ranks(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     ax.bar(width * np.arange(len(shares)), shares, width, align="edge", color=COLOURS[1])
     ax.axhline(width, color=INK, linestyle=":")
     ax.set(xlabel="P(Y ≤ y) by the student", ylabel="share of outcomes")
-    ax.set_label(
+    return (
         f"Shares of the outcomes by P(Y ≤ y) of the student: between {min(shares):.1%} and "
         f"{max(shares):.1%} in each of {len(shares)} bins, where {width:.0%} is right."
     )
-    return ax
 
 
 def _draw_surface(
@@ -213,7 +207,7 @@ def _draw_surface(
 
 
 @picture(4.2, 3.6)
-def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> Axes:
+def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> str:
     r"""Samples of one model as a sheet of images; of other events, both models' samples together.
 
     Samples of one variable are shown as histograms, of two as points, of more by the mean of each
@@ -227,46 +221,42 @@ def samples(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student
         return image_sheet(saved, ax, rows, model_name(saved, model), "samples")
     names, (teacher, student) = _both(saved, "samples", "samples")
     teacher, student = (array.reshape(len(array), -1) for array in (teacher, student))
-    if teacher.shape[1] == 1:
-        both = np.concatenate([teacher, student])
-        edges = np.linspace(both.min(), both.max() + 1e-12, 41).tolist()
-        step = {"color": COLOURS[1], "histtype": "step", "linewidth": 1.4}
-        ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
-        ax.hist(student[:, 0], edges, label=names[1], **step)
-        ax.set(xlabel="value", ylabel="samples")
-        legend_above(ax)
-        ax.set_label(
-            f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
-            f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
+    if teacher.shape[1] > 2:
+        one, two = teacher.mean(0), student.mean(0)
+        against(ax, one, two, "mean", names)
+        return (
+            f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
+            f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
         )
-    elif teacher.shape[1] == 2:
-        for array, name, colour, mark in zip(
-            (teacher, student), names, COLOURS, "os", strict=False
-        ):
+    if teacher.shape[1] == 2:
+        both = zip((teacher, student), names, COLOURS[:2], "os", strict=True)
+        for array, name, colour, mark in both:
             ax.scatter(*array.T, s=10, marker=mark, color=colour, alpha=0.6, lw=0, label=name)
         ax.set(xlabel="first variable", ylabel="second variable")
         legend_above(ax)
         counts = f"{len(teacher)} of the teacher, {len(student)} of the student"
-        ax.set_label(f"Samples of two variables: {counts}.")
-    else:
-        one, two = teacher.mean(0), student.mean(0)
-        against(ax, one, two, "mean", names)
-        ax.set_label(
-            f"Means of {len(one)} variables over {len(teacher)} samples, the student's against the "
-            f"teacher's: they differ by {np.abs(one - two).mean():.2g} on average."
-        )
-    return ax
+        return f"Samples of two variables: {counts}."
+    ends = min(teacher.min(), student.min()), max(teacher.max(), student.max())
+    edges = np.linspace(ends[0], ends[1] + 1e-12, 41).tolist()
+    ax.hist(teacher[:, 0], edges, color=COLOURS[0], alpha=0.45, label=names[0])
+    ax.hist(student[:, 0], edges, color=COLOURS[1], histtype="step", lw=1.4, label=names[1])
+    ax.set(xlabel="value", ylabel="samples")
+    legend_above(ax)
+    return (
+        f"Histograms of samples: teacher with mean {teacher.mean():.3g} and deviation "
+        f"{teacher.std():.3g}, student with {student.mean():.3g} and {student.std():.3g}."
+    )
 
 
 @picture(3.4, 3.4)
-def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> Axes:
+def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "student") -> str:
     r"""Weights of hidden units as a sheet of images, those of greatest norm first."""
     rows = _array(saved, f"features_{model}", "features", "normalize")
     return image_sheet(saved, ax, rows, model_name(saved, model), "features")
 
 
 @picture(3.4, 3.4)
-def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def examples(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""The images on which teacher and student differ most, the largest difference first."""
     rows = _array(saved, "disagreement_rows", "rows on which both differ", "compress")
     low, high = np.nanmin(rows), np.nanmax(rows)
@@ -275,7 +265,7 @@ def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
 
 
 @picture(4.8, 3.3)
-def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""Log probabilities of the same events by teacher and student, sorted by the teacher's."""
     names, (teacher, student) = _both(saved, "log_prob", "log probabilities")
     where = (saved.content.get("held_out") or {}).get("where", "events")
@@ -292,12 +282,11 @@ def log_probabilities(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
     )
     if saved.content.get("log_z_used") is None:
         text += " The teacher's are shifted to the student's mean, since log Z is not known."
-    ax.set_label(text)
-    return ax
+    return text
 
 
 @picture(4.8, 3.3)
-def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
+def log_z(saved: SavedResult, ax: MaybeAxes = None) -> str:
     r"""Estimates of log Z below one another, with three standard errors on either side.
 
     Doubtful and unchecked ones are hollow and dashed; the exact value is a line if it is known.
@@ -331,8 +320,7 @@ def log_z(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
         for name, value, error, state in zip(names, middle, half, states, strict=True)
     ]
     words = "" if exact is None else f" The line is exact {exact:.4f}."
-    ax.set_label(f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{words}")
-    return ax
+    return f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{words}"
 
 
 def model_name(saved: Saved, role: str) -> str:
