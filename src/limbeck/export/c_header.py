@@ -167,7 +167,13 @@ class _Header:
             self.lines += ["if (bad) {", "    " + EACH.format(n=self.outputs) + "y[j] = NAN;"]
             self.lines += ["    return;", "}"]
         h, n = self._trees() if trees else self._net()
-        self._answers(h, n)
+        if self.parts.scales_outputs:
+            scale = self.array("out_scale", self.parts.out_scale)
+            shift = self.array("out_shift", self.parts.out_shift)
+            self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
+        self.apply(self.parts.answer, h, n)
+        both = [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"]
+        self.lines += both if self.parts.both else [EACH.format(n=n) + f"y[j] = {h}[j];"]
         function = f"static inline void {p}_predict({self.signature})"
         answers = model.form.replace("_", " ").replace("density", "densities")
         lines = [
@@ -308,14 +314,3 @@ class _Header:
         if trees.kind == "labels":
             self.apply("log_odds", "h", n)
         return "h", n
-
-    def _answers(self, h: str, n: int) -> None:
-        r"""The lines from a student's outputs to y."""
-        parts = self.parts
-        if parts.scales_outputs:
-            scale = self.array("out_scale", parts.out_scale)
-            shift = self.array("out_shift", parts.out_shift)
-            self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
-        self.apply(parts.answer, h, n)
-        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if parts.both else []
-        self.each(0 if parts.both else n, f"y[j] = {h}[j];")
