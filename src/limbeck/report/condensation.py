@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from limbeck.compression.fidelity.cost import Cost, parameters
 from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
@@ -44,12 +45,13 @@ def condensed(
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)
     count = result.used if draws is None else draws.count
-    teacher = summary.model(f"average of {count:,} draws", "teacher")
-    teacher["bytes"] = result.draw_bytes if agreement is None else agreement.bytes[0]
-    if draws is not None:
-        teacher["parameters"] = draws.count * draws.structure.dim
-    student = summary.model(type(result.student).__name__, "student", result.student)
-    content["models"] = [teacher, student | {"bytes": result.bytes}]
+    size = result.draw_bytes if agreement is None else agreement.bytes[0]
+    teacher = Cost(None if draws is None else draws.count * draws.structure.dim, size)
+    student = Cost(parameters(result.student), result.bytes)
+    content["models"] = [
+        summary.model(f"average of {count:,} draws", "teacher", teacher),
+        summary.model(type(result.student).__name__, "student", student),
+    ]
     content["title"] = f"{count:,} posterior draws, condensed"
     content["density"] = result.head is None
     if agreement is None:
@@ -76,9 +78,8 @@ def condensed(
 
 def _draws(result: Condensed, notes: list[str]) -> Draws | None:
     r"""Stored draws to compare with; of a stream, its next draws."""
-    if result.calling is None:
-        return None
-    if (source := result.posterior) is None:
+    source = result.posterior
+    if result.calling is None or source is None:
         return None
     try:
         draws = draws_to_compare(source, STREAM_DRAWS)

@@ -11,7 +11,6 @@ from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, parameters
 from limbeck.models.mlp import MLP
 from limbeck.normalization.densities import place_of
 from limbeck.report.blocks import Verdict
-from limbeck.storage.files import plain
 from limbeck.training.result import Result
 
 Arrays = dict[str, np.ndarray]
@@ -38,11 +37,10 @@ def run_summary(result: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def model(name: str, role: str, of: object = None) -> dict[str, Any]:
+def model(name: str, role: str, of: object) -> dict[str, Any]:
     r"""The record of a model, of its cost, or of the model itself, which is then measured."""
     known = of if isinstance(of, Cost) else Cost(parameters(of), bytes_on_disk(of))
-    record = {"name": name, "role": role, "parameters": known.parameters, "bytes": known.bytes}
-    return record | ({"latency": plain(known.latency)} if known is of else {})
+    return {"name": name, "role": role, "parameters": known.parameters, "bytes": known.bytes}
 
 
 def named_network(module: object) -> str:
