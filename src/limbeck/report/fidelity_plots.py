@@ -150,8 +150,10 @@ def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero =
         target: The number of the target, if there are several. Default: 0.
     """
     pairs, names = saved.pairs, list(map(_short, saved.classes))
-    if saved.task != "regression":
-        return (_heat_map if saved.task == "classification" else _label_bars)(ax, pairs, names)
+    if saved.task == "classification":
+        return _heat_map(ax, pairs)
+    if saved.task == "multilabel":
+        return _label_bars(ax, pairs, names)
     if target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
     title = names[target] if len(names) > 1 else ""
@@ -165,7 +167,7 @@ def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero =
     )
 
 
-def _heat_map(ax: Axes, pairs: Mapping[str, Any], _: list[str]) -> str:
+def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
     r"""The student's classes against the teacher's; agreement is left white."""
     names, counts = list(map(_short, pairs["classes"])), np.array(pairs["counts"], dtype=float)
     fit(ax, *(1.6 + 0.36 * len(names),) * 2)
