@@ -57,9 +57,7 @@ def estimates(result: Estimates) -> tuple[dict[str, LogPartition], list[Any], li
         raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
     records, verdicts = [], []
     for name, z in named.items():
-        record = z.to_dict()
-        low, high = record["interval_95"]
-        records.append({"name": name, "low": low, "high": high, **record})
+        records.append({"name": name, **z.to_dict()})
         words = f"All checks passed for log Z by {NAMES.get(z.method, z.method)}."
         if not z.verdict:
             words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
@@ -162,7 +160,8 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
-        width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
+        low, high = z["interval_95"]
+        width = (high - low) / 2 if high is not None else math.inf
         trust = "" if z["trustworthy"] else f", which is {z['state']}"
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
@@ -215,7 +214,7 @@ def _log_z_blocks(saved: Saved) -> list[Block]:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
         limits = [_with_error_or_dash(*(bound or ())) for bound in bounds]
         log_z = _with_error_or_dash(entry["value"], entry["std_error"])
-        ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
+        ends = ("∞" if end is None else f"{end:.4f}" for end in entry["interval_95"])
         row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
