@@ -41,18 +41,13 @@ GROUPS = 24  # subgroups in a picture, at most
 History = Mapping[str, Sequence[float]]
 
 
-def _report(given: object) -> Fidelity:
-    report = given
+def _report(given: Any) -> Fidelity:
     if isinstance(given, Saved | str | Path):
-        report = as_saved(given).content.get("fidelity")
-        if not report:
+        given = as_saved(given).content.get("fidelity")
+        if not given:
             received = "a result without a comparison"
             raise ArgumentError("saved", received, "one of compress, with rows")
-    if isinstance(report, Fidelity):
-        return report
-    if not isinstance(report, Mapping) or "by_group" not in report:
-        raise ArgumentError("report", f"a {type(given).__name__}", "a Fidelity, or its to_dict()")
-    return Fidelity.from_dict(report)
+    return given if isinstance(given, Fidelity) else Fidelity.from_dict(given)
 
 
 Report = Annotated[Any, Read(_report)]
