@@ -81,7 +81,7 @@ def picture(width: float, height: float) -> Callable[[Callable[P, str]], Callabl
             style = {} if ax is not None else STYLE
             with load_matplotlib().rc_context(style):
                 ax = new_figure(width, height).subplots() if ax is None else ax
-                ax.set_label(draw(saved, ax, **options))  # type: ignore[call-arg, arg-type]
+                ax.set_label(draw(saved, ax, **options))  # type: ignore[arg-type]
             return ax
 
         return checked_arguments(drawn)  # type: ignore[return-value]
