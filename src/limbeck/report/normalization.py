@@ -77,7 +77,8 @@ def normalized(
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what needs none."""
     sweeps = integer("sweeps", sweeps, "a whole number from 0", least=0)
-    content, student = summary.run_summary(result), result.student
+    student: Any = result.student
+    content = summary.run_summary(result)
     name = "the target" if target is None else type(target).__name__
     student_record = summary.model(type(student).__name__, "student", student)
     content["models"] = [summary.model(name, "teacher", target), student_record]
