@@ -24,7 +24,6 @@ from limbeck.text import markdown_block, markdown_table, shown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DRAWS = importlib.util.find_spec("matplotlib") is not None  # without it, there are no pictures
 Verdict = dict[str, Any]  # the outcome of a check: name, held (whether it passed), words
 
 
@@ -117,10 +116,15 @@ class Page:
     commands: list[str] | None = None
 
 
+def can_draw() -> bool:
+    r"""Whether matplotlib is there; without it, reports have no pictures."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def gallery(saved: Saved, title: str, *draws: Callable[[Saved], Axes]) -> list[Block]:
     r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
     pictures = []
-    for draw in draws if DRAWS else ():
+    for draw in draws if can_draw() else ():
         with suppress(MissingDataError):
             axes = draw(saved)
             alt, plate = str(axes.get_label()), bool(axes.get_images())

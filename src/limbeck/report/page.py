@@ -62,7 +62,7 @@ def document(saved: UserObject[Saved]) -> Document:
     r"""The report on a saved result."""
     original, saved = saved.content, Saved(plain(saved.content, visible), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
-    if not blocks.DRAWS:
+    if not blocks.can_draw():
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
     try:
         stats, sections = REPORTS[content["verb"]][1](saved)
