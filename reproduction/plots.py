@@ -14,7 +14,7 @@ from torch import Tensor
 
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
-from limbeck.report.canvas import COLOURS, INK, LINES
+from limbeck.report.canvas import COLOURS, INK, LINES, legend_above, rows_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,28 +119,6 @@ def intervals(axes: Axes, estimates: Estimates, *, reference: Band | None = None
     axes.set_xlabel("log Z (nats), ± 3 standard errors")
     legend_above(axes, 3)
     return f"Estimates of log Z with three standard errors: {'; '.join(texts)}.{band}"
-
-
-def rows_below(axes: Axes, names: Sequence[str]) -> None:
-    r"""Name rows on the vertical axis, the first on top, without lines between them."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(False, axis="y")
-
-
-def legend_above(axes: Axes, columns: int = 2) -> None:
-    r"""A legend above the axes, where it hides nothing."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
-
-
-def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[str, str]) -> None:
-    r"""Values of two models as points, and the line on which both are equal."""
-    size, alpha = (8, 0.5) if len(x) > 300 else (16, 0.6)
-    ends = (min(x.min(), y.min()), max(x.max(), y.max()))
-    axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":", label=f"equal {what}s")
-    axes.scatter(x, y, s=size, color=COLOURS[0], alpha=alpha, linewidths=0)
-    axes.set(xlabel=f"{what} by {names[0]}", ylabel=f"{what} by {names[1]}")
-    axes.legend(loc="upper left")
 
 
 def images(

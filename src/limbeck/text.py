@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -95,7 +95,16 @@ def markdown_table(
 
 
 class PlainTable(Table):
-    r"""A table for terminals whose cells are shown as they are: rich's markup is text in it."""
+    r"""A table for terminals whose cells are shown as they are: rich's markup is text in it.
+
+    Columns are aligned to the left but for those named in `right`.
+    """
+
+    def __init__(self, *headers: str, right: Collection[str] = (), **options: Any) -> None:
+        super().__init__(title_justify="left", **options)
+        for header in headers:
+            justify = "right" if header in right else "left"
+            self.add_column(header, justify=justify, overflow="fold")
 
     def add_column(self, header: object = "", *args: Any, **options: Any) -> None:
         super().add_column(Text(shown(header)), *args, **options)

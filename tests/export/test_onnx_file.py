@@ -9,7 +9,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck import export
-from limbeck.export import files
+from limbeck.export import CHECKS
 from tests.export.students import EVERY, net, rows
 from tests.refusals import raises_about, refused
 
@@ -113,7 +113,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(tmp_path, monkeypatch):
 def test_a_file_that_disagrees_leaves_the_old_one_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "student.onnx"
     path.write_text("an old one")
-    monkeypatch.setitem(files.CHECKS, "onnx", ("ONNX file", "onnxruntime", -1.0))
+    monkeypatch.setitem(CHECKS, "onnx", ("ONNX file", "onnxruntime", -1.0))
     with raises_about(lb.LimbeckError, "disagrees"):
         export.export(net(), path)
     assert [file.name for file in tmp_path.iterdir()] == ["student.onnx"]

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import limbeck as lb
-from limbeck.export import export, files
+from limbeck.export import CHECKS, export
+from limbeck.export.portable import exporting
 from tests.export.students import EVERY, net, rows
 from tests.refusals import raises_about, refused
 
@@ -23,7 +24,7 @@ def test_the_program_agrees_with_torch_at_any_batch_size(tmp_path, name):
     make, shape = EVERY[name]
     student = make().eval()
     path = export(student, tmp_path / "new" / "student.pt2", input_shape=shape, card=False)
-    with files.exporting(name, "a program"):
+    with exporting(name, "a program"):
         program = torch.export.load(path).module()
     for n in (1, 2, 7):
         x = rows(student, shape, n)
@@ -60,7 +61,7 @@ def test_refusals(tmp_path, monkeypatch):
         export(nn.Linear(4, 3), path, input_shape="four", card=False)
     with raises_about(lb.LimbeckError, "Branching"):
         export(Branching(), path, input_shape=4, card=False)
-    monkeypatch.setitem(files.CHECKS, "pt2", ("program", "torch.export.load", -1.0))
+    monkeypatch.setitem(CHECKS, "pt2", ("program", "torch.export.load", -1.0))
     with raises_about(lb.LimbeckError, "program", "disagrees"):
         export(net(), path, card=False)
     assert not list(tmp_path.iterdir())

@@ -20,8 +20,7 @@ import limbeck as lb
 import limbeck.models.energy
 from limbeck import cli, storage
 from limbeck.report import records
-from limbeck.report.blocks import Drawing
-from limbeck.report.normalization import sections
+from limbeck.report.normalization import report_on
 from limbeck.samplers.slice import Slice
 from tests.normalization.small import (
     HALF,
@@ -75,7 +74,7 @@ def test_no_sweeps_and_no_second_start_is_unchecked_in_every_view_of_the_result(
     (entry,) = (each for each in saved.content["verdicts"] if each["name"].startswith("log Z"))
     assert not entry["held"]
     assert entry["words"].startswith("Unchecked: ")
-    page = str(sections(Drawing(saved, "z")))
+    page = str(report_on(saved))
     assert "unchecked" in page
     assert "doubtful" not in page
 

@@ -190,7 +190,8 @@ def test_pictures_are_written_with_their_descriptions(report, values, labels, tm
     ("wrong", "argument", "received", "expected"),
     [
         (lambda r, v: draw.calibration(v), "report", "report without calibration curves", ""),
-        (lambda r, v: draw.calibration({}), "report", "^a dict$", ""),
+        (lambda r, v: draw.calibration({}), "saved", "format None", "limbeck-fidelity-1"),
+        (lambda r, v: draw.calibration(3), "saved", "^3$", "a dict"),
         (
             lambda r, v: draw.subgroups(fidelity("classification", P, S)),
             "report",

@@ -168,7 +168,7 @@ def test_estimates_keep_their_reasons():
     found = making.estimates()
     for entry, (name, z) in zip(content["log_z"], found.items(), strict=True):
         assert (entry["name"], entry["value"]) == (name, z.value)
-        assert (entry["low"], entry["high"]) == z.interval()
+        assert tuple(entry["interval_95"]) == z.interval()
         assert entry["reasons"] == list(z.verdict.reasons)
     held = {each["name"]: each["held"] for each in content["verdicts"]}
     assert held == {f"log Z, {n}": z.verdict.trustworthy for n, z in found.items()}
@@ -247,7 +247,7 @@ def test_exact_sums_are_estimates_without_an_error():
     z = lb.log_partition(making.normalized()[1], method="exact", progress=False)
     content, _ = records.to_record(z, verb="logz")
     (entry,) = content["log_z"]
-    assert entry["low"] == entry["value"] == entry["high"]
+    assert entry["interval_95"] == [entry["value"]] * 2
     assert "exactly" in content["summary"]
 
 

@@ -12,14 +12,14 @@ from reproduction.canvas import canvas
 pytest.importorskip("matplotlib")
 
 
-def drawn(alt="A line.", prefix="a", title="title"):
+def drawn(alt="A line.", title="title"):
     with canvas() as (figure, axes):
         for place, colour in enumerate(COLOURS):
             axes[0, 0].plot([0, 1], [0, place], "o-", color=colour, label=f"{place} <&>")
         axes[0, 0].imshow(np.eye(3), extent=(0, 1, 0, 1))
         axes[0, 0].set_title(title)
         axes[0, 0].legend()
-        return inline(figure, alt, prefix)
+        return inline(figure, alt)
 
 
 def names(svg):
@@ -38,7 +38,7 @@ def test_it_is_well_formed_and_described():
 
 
 def test_names_are_its_own_and_all_references_lead_somewhere():
-    one, two = drawn(prefix="a"), drawn(prefix="b")
+    one, two = drawn(title="one"), drawn(title="two")
     assert len(names(one)) == len(set(names(one)))
     assert not set(names(one)) & set(names(two))
     for svg in (one, two):

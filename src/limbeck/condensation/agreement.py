@@ -45,9 +45,8 @@ class Agreement:
 
     def table(self) -> Table:
         r"""The comparison as a table."""
-        table = PlainTable(title=f"at {self.inputs:,} {self.at}", title_justify="left")
-        for name in ("", f"average of {self.draws:,} draws", "student"):
-            table.add_column(name)
+        heads = ("", f"average of {self.draws:,} draws", "student")
+        table = PlainTable(*heads, title=f"at {self.inputs:,} {self.at}")
         table.add_row("mean |t − f|", "", f"{self.mean_error:.4f}")
         table.add_row("largest |t − f|", "", f"{self.max_error:.4f}")
         error = f" ± {self.kl_error:.1g}" if self.kl_error else ""

@@ -11,9 +11,8 @@ from limbeck.arguments import Choice, Flag, PathLike, Text, UserObject, checked_
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown
 from limbeck.export.c_header import c_file
 from limbeck.export.card import card, card_path
-from limbeck.export.files import CHECKS, TOLERANCE, not_foreign
 from limbeck.export.numpy_predictor import numpy_files
-from limbeck.export.portable import Portable, of_result, portable
+from limbeck.export.portable import CHECKS, TOLERANCE, Portable, not_foreign, of_result, portable
 from limbeck.export.table_onnx import COLUMNS
 from limbeck.export.torch_files import onnx_file, program_file
 from limbeck.storage import folders

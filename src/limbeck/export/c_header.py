@@ -17,9 +17,8 @@ import limbeck
 from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export import files
 from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
-from limbeck.export.portable import Portable
+from limbeck.export.portable import MARK, Portable, not_foreign, relative_difference
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
 from limbeck.text import visible
@@ -51,10 +50,32 @@ KINDS = {  # layer kinds of `MLP`: what becomes of the {n} numbers {h}; {f} ends
 
 def c_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float | None]:
     r"""A student as a C header; its difference from torch, None if there is no compiler."""
-    files.not_foreign(path)
-    header = _Header(model, prefix(path.stem))
+    not_foreign(path)
+    header = _Header(model, p := prefix(path.stem))
     text = header.text()
-    return {path: text.encode()}, _compared(header, text)
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return {path: text.encode()}, None
+    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
+    kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
+    x, table = model.rows(), model.table
+    batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)
+    inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "student.c", Path(folder) / "student.so"
+        source.write_text(text + "\n" + call, encoding="utf-8")
+        command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip() or "no reason").splitlines()[0]
+            raise LimbeckError(f"export: {compiler} cannot compile the header ({reason})")
+        function = ctypes.CDLL(str(library)).run
+    y = np.full((len(inputs[0]), header.outputs), np.nan, kinds[header.real])
+    for row in range(len(y)):
+        function(*(ctypes.c_void_p(array[row].ctypes.data) for array in (*inputs, y)))
+    with evaluating(model.module), torch.no_grad():
+        expected = model.module(x).reshape(len(y), -1)
+    return {path: text.encode()}, relative_difference(torch.as_tensor(y), expected.cpu())
 
 
 def prefix(stem: str) -> str:
@@ -146,9 +167,27 @@ class _Header:
             self.lines += ["if (bad) {", "    " + EACH.format(n=self.outputs) + "y[j] = NAN;"]
             self.lines += ["    return;", "}"]
         h, n = self._trees() if trees else self._net()
-        self._answers(h, n)
+        if self.parts.scales_outputs:
+            scale = self.array("out_scale", self.parts.out_scale)
+            shift = self.array("out_shift", self.parts.out_shift)
+            self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
+        self.apply(self.parts.answer, h, n)
+        both = [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"]
+        self.lines += both if self.parts.both else [EACH.format(n=n) + f"y[j] = {h}[j];"]
         function = f"static inline void {p}_predict({self.signature})"
-        about = "\n".join(f" * {line}".rstrip() for line in self._about(function))
+        answers = model.form.replace("_", " ").replace("density", "densities")
+        lines = [
+            f"{model.name}; {MARK}, version {limbeck.__version__}.",
+            "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
+            function, "", f"y: {answers}",
+            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
+        ]  # fmt: skip
+        if model.table is None:
+            numbers = int(np.prod(model.shape or (1,)))
+            lines.append(f"x: {numbers} numbers as they come; for NaN or infinity, y is NaN")
+        else:
+            lines += [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
+        about = "\n".join(f" * {line}".rstrip() for line in lines)
         body = "\n".join(f"    {line}" for line in self.lines)
         blocks = [
             f"/*\n{about}\n */", f"#ifndef {p}_H\n#define {p}_H\n\n#include <math.h>",
@@ -163,20 +202,6 @@ class _Header:
                 "    return y[0] == y[0] ? best : -1;\n}"
             )
         return "\n\n".join([*blocks, "#endif"]) + "\n"
-
-    def _about(self, function: str) -> list[str]:
-        r"""The lines of the comment on top."""
-        model, n = self.model, int(np.prod(self.model.shape or (1,)))
-        answers = model.form.replace("_", " ").replace("density", "densities")
-        lines = [
-            f"{model.name}; {files.MARK}, version {limbeck.__version__}.",
-            "C99 or C++, with <math.h>; not with -ffast-math, since it has to notice NaN.", "",
-            function, "", f"y: {answers}",
-            *(f"y[{k}]: {remark(repr(name))}" for k, name in enumerate(model.classes or ())),
-        ]  # fmt: skip
-        if model.table is None:
-            return [*lines, f"x: {n} numbers as they come; for NaN or infinity, y is NaN"]
-        return lines + [f"{name}: {remark(text)}" for name, text in encoded_columns(model.table)]
 
     def _inputs(self) -> None:
         r"""The lines from inputs to numbers v in the precision of the student, and features f."""
@@ -289,42 +314,3 @@ class _Header:
         if trees.kind == "labels":
             self.apply("log_odds", "h", n)
         return "h", n
-
-    def _answers(self, h: str, n: int) -> None:
-        r"""The lines from a student's outputs to y."""
-        parts = self.parts
-        if parts.scales_outputs:
-            scale = self.array("out_scale", parts.out_scale)
-            shift = self.array("out_shift", parts.out_shift)
-            self.each(n, f"{h}[j] = {h}[j] * {scale}[j] + {shift}[j];")
-        self.apply(parts.answer, h, n)
-        self.lines += [f"y[0] = 1 - {h}[0];", f"y[1] = {h}[0];"] if parts.both else []
-        self.each(0 if parts.both else n, f"y[j] = {h}[j];")
-
-
-def _compared(header: _Header, text: str) -> float | None:
-    r"""Compile a header and compare it with torch; None where that is impossible."""
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        return None
-    model, p = header.model, header.prefix
-    call = f"void run({header.signature}) {{ {p}_predict({', '.join(header.given)}, y); }}\n"
-    kinds = {"float": np.float32, "double": np.float64, "int": np.intc}
-    x, table = model.rows(), model.table
-    batch = {"x": x.flatten(1).cpu().numpy()} if table is None else encoded_inputs(table, x)
-    inputs = [np.ascontiguousarray(batch[k], kinds[kind]) for k, kind in header.given.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "student.c", Path(folder) / "student.so"
-        source.write_text(text + "\n" + call, encoding="utf-8")
-        command = [compiler, "-O1", "-std=c99", "-shared", "-fPIC", str(source), "-o", str(library)]
-        done = subprocess.run([*command, "-lm"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = (done.stderr.strip() or "no reason").splitlines()[0]
-            raise LimbeckError(f"export: {compiler} cannot compile the header ({reason})")
-        function = ctypes.CDLL(str(library)).run
-    y = np.full((len(inputs[0]), header.outputs), np.nan, kinds[header.real])
-    for row in range(len(y)):
-        function(*(ctypes.c_void_p(array[row].ctypes.data) for array in (*inputs, y)))
-    with evaluating(model.module), torch.no_grad():
-        expected = model.module(x).reshape(len(y), -1)
-    return files.relative_difference(torch.as_tensor(y), expected.cpu())

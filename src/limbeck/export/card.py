@@ -13,10 +13,9 @@ from limbeck.arguments import Choice, FromZero, PathLike, Text, UserObject, chec
 from limbeck.environment import environment
 from limbeck.errors import shown
 from limbeck.export.c_header import c_arguments, prefix
-from limbeck.export.files import CHECKS, MARK
 from limbeck.export.numpy_predictor import places
 from limbeck.export.parts import encoded_columns
-from limbeck.export.portable import Portable, portable
+from limbeck.export.portable import CHECKS, MARK, Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
@@ -69,6 +68,13 @@ def card(
     """
     model = thing if isinstance(thing, Portable) else portable(thing)
     verb = str(model.about.get("verb", "distill"))
+    teacher = markdown(model.about.get("teacher", ""))
+    what = f"A student{f' that predicts like its teacher, {teacher}' if teacher else ''}"
+    what += f"{f', for {model.task}' if model.task else ''}: {markdown(model.name)}."
+    if isinstance(model.student, Preprocessed):
+        what += " It takes raw inputs and scales them itself."
+    if model.form == "log_density":
+        what = f"A density that is evaluated in closed form: {markdown(model.name)}."
     intended, doubts = USES[verb]
     count = sum(p.numel() for p in (model.student or model.module).parameters())
     settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
@@ -89,7 +95,7 @@ def card(
         checks = f"Run with {program} at random inputs: differs from torch by {figure}."
     blocks = [
         f"# {markdown(title or f'Distilled {model.name}')}",
-        f"{_what(model)} It has {count:,} parameters.",
+        f"{what} It has {count:,} parameters.",
         f"## Use\n\n{markdown_block(_use(model, Path(path), format), 'text')}",
         f"## Inputs\n\n{_inputs(model, format)}",
         f"## Outputs\n\n{_outputs(model, format)}",
@@ -109,17 +115,6 @@ def card_path(path: Path, format: str) -> Path:
     if format == "numpy" and path.suffix != ".npz":
         return path / "card.md"
     return path.with_name(path.name + ".md")
-
-
-def _what(model: Portable) -> str:
-    if model.form == "log_density":
-        return f"A density that is evaluated in closed form: {markdown(model.name)}."
-    teacher = model.about.get("teacher")
-    of = f" that predicts like its teacher, {markdown(teacher)}" if teacher else ""
-    task = f", for {model.task}" if model.task else ""
-    inside = isinstance(model.student, Preprocessed)
-    scaled = " It takes raw inputs and scales them itself." if inside else ""
-    return f"A student{of}{task}: {markdown(model.name)}.{scaled}"
 
 
 def _use(model: Portable, path: Path, format: str) -> str:

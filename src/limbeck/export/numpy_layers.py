@@ -63,22 +63,29 @@ class Script:
         return [self.array(prefix + name, getattr(module, name)) for name in names]
 
 
+FLAT = "h = h.reshape(len(h), -1)"
+SIMPLE: dict[type[nn.Module], list[str]] = {
+    nn.Identity: [], nn.Dropout: [], nn.Flatten: [FLAT], nn.ReLU: ["h = relu(h)"],
+    nn.Tanh: ["h = np.tanh(h)"], nn.Sigmoid: ["h = sigmoid(h)"], nn.Softmax: ["h = softmax(h)"],
+    nn.LogSoftmax: ["h = log_softmax(h)"],
+}  # fmt: skip
+
+
 @singledispatch
 def write(module: nn.Module, script: Script, prefix: str) -> None:
     r"""Add the lines of a module to a script; the names of its arrays begin with a prefix."""
-    raise LimbeckError(
-        f"export: {type(module).__name__} in {script.name} has no NumPy form; expected MLP, "
-        "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
-        "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
-    )
-
-
-FLAT = "h = h.reshape(len(h), -1)"
-SIMPLE = {
-    nn.Flatten: FLAT, nn.ReLU: "h = relu(h)", nn.Tanh: "h = np.tanh(h)",
-    nn.Sigmoid: "h = sigmoid(h)", nn.Softmax: "h = softmax(h)",
-    nn.LogSoftmax: "h = log_softmax(h)",
-}  # fmt: skip
+    lines = next((line for kind, line in SIMPLE.items() if isinstance(module, kind)), None)
+    if lines is None:
+        raise LimbeckError(
+            f"export: {type(module).__name__} in {script.name} has no NumPy form; expected MLP, "
+            "Preprocessed, Trees, Ensemble, GaussianMixture, a NADE of two states, a SampleBag of "
+            "a ready-made model, simple torch layers; .onnx and .pt2 take other modules"
+        )
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
+        raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
+    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
+        raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
+    script.add(*lines)
 
 
 def class_probabilities(script: Script, form: str) -> None:
@@ -172,18 +179,6 @@ def _sequential(module: nn.Sequential, script: Script, prefix: str) -> None:
         write(layer, script, f"{prefix}{number}.")
 
 
-def _simple(module: nn.Module, script: Script, prefix: str) -> None:
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
-        raise LimbeckError("export: this nn.Flatten has no NumPy form; one of all but rows has")
-    if isinstance(module, nn.Softmax | nn.LogSoftmax) and module.dim not in (-1, 1):
-        raise LimbeckError("export: a softmax over another axis than the last has no NumPy form")
-    script.add(*(line for kind, line in SIMPLE.items() if isinstance(module, kind)))
-
-
-for _kind in (nn.Identity, nn.Dropout, *SIMPLE):
-    write.register(_kind, _simple)
-
-
 @write.register
 def _batch_norm(module: nn.BatchNorm1d, script: Script, prefix: str) -> None:
     if module.running_mean is None or module.running_var is None:
@@ -255,20 +250,29 @@ def _means(module: Means, script: Script, prefix: str) -> None:
 def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     mix = script.array(f"{prefix}mix", module.weights.double())
     layers: list[tuple[Tensor, Tensor | None, str]]
-    if isinstance(module.predict, Regression):
-        layers = [(*_regression(module, module.predict, script.features), "linear")]
-        end = KINDS[module.predict.family]
-        end = end if module.predict.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
-    elif isinstance(module.predict, MLPRegression):
-        draws: Any = module.structure.unflatten(module._flat.detach())
-        net, structure = module.predict._net, module.predict.structure
+    draws: Any = module._draws
+    if isinstance(model := module.predict, Regression):
+
+        def slopes(draw: Any) -> tuple[Tensor, Tensor]:  # (D, K) and (K,)
+            if isinstance(draw, dict):
+                weight, bias = draw[model.weights], draw.get(model.bias, 0.0)
+            else:
+                weight, bias, _ = model._cut(draw, script.features)
+            weight = weight.reshape(script.features, -1)
+            return weight, torch.as_tensor(bias).to(weight).expand(weight.shape[1])
+
+        layers = [(*torch.vmap(slopes)(draws), "linear")]
+        end = KINDS[model.family]
+        end = end if model.family == "softmax" else end.replace("{}", "{}[:, :, 0]")
+    elif isinstance(model, MLPRegression):
+        net, structure = model._net, model.structure
         if not isinstance(draws, dict):
             draws = structure.unflatten(draws[:, : structure.dim])
         names = [f"layers.{number}" for number in range(len(net.sizes) - 1)]
         tensors = [(draws[f"{name}.weight"].mT, draws.get(f"{name}.bias")) for name in names]
         kinds = (*net.hidden, net.output)
         layers = [(*pair, kind) for pair, kind in zip(tensors, kinds, strict=True)]
-        one_output = "{}[:, :, 0]" if module.predict.scale is not None else "sigmoid({}[:, :, 0])"
+        one_output = "{}[:, :, 0]" if model.scale is not None else "sigmoid({}[:, :, 0])"
         end = "softmax({})" if net.sizes[-1] > 1 else one_output
     else:
         expected = "the models of limbeck.condensation.models, or .onnx and .pt2"
@@ -282,17 +286,3 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
         script.add(f"z = {KINDS[kind].format(line)}")
     script.add(f"h = {end.format('z')}")
     script.add(f"h = np.tensordot({mix}, h, 1)  # the average over components")
-
-
-def _regression(bag: SampleBag, model: Regression, features: int) -> tuple[Tensor, Tensor]:
-    r"""Slopes (components, D, K) and offsets (components, K) of a bag's draws."""
-    weights, biases = [], []
-    for row in bag._flat.detach():
-        draw: Any = bag.structure.unflatten(row)
-        if isinstance(draw, dict):
-            slope, offset = draw[model.weights], draw.get(model.bias, 0.0)
-        else:
-            slope, offset, _ = model._cut(draw, features)
-        weights.append(slope.reshape(features, -1))
-        biases.append(torch.as_tensor(offset).to(row).expand(weights[-1].shape[1]))
-    return torch.stack(weights), torch.stack(biases)

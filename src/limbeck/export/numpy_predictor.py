@@ -20,10 +20,9 @@ from limbeck.arrays import map_tensors
 from limbeck.compression.fast_path import indicators
 from limbeck.errors import ArgumentError
 from limbeck.evaluation import evaluating
-from limbeck.export import files
 from limbeck.export.numpy_layers import FUNCTIONS, Script, write
 from limbeck.export.parts import number_features
-from limbeck.export.portable import Portable
+from limbeck.export.portable import MARK, Portable, not_foreign, relative_difference
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import Trees
 
@@ -116,7 +115,8 @@ def _encoder(module: TableEncoder, script: Script, prefix: str) -> None:
 def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
     r"""The files of a student for NumPy; its difference from torch in double precision."""
     weights, script = places(path)
-    files.not_foreign(script)
+    not_foreign(script)
+    x = map_tensors(torch.Tensor.cpu, model.rows())
     text, arrays = _written(model, weights.name)
     content = io.BytesIO()
     np.savez(content, **arrays)
@@ -124,7 +124,20 @@ def numpy_files(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
         trial = Path(folder) / script.name
         trial.with_name(weights.name).write_bytes(content.getvalue())
         trial.write_text(text, encoding="utf-8")
-        worst = _compared(model, trial)
+        predict = runpy.run_path(str(trial), run_name="limbeck_exported")["predict"]
+    module = copy.deepcopy(model.module).cpu()
+    trees = [part for part in module.modules() if isinstance(part, Trees)]
+    for tree in trees:  # which see their features in 32 bits, as ever
+        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
+    module = module if trees else module.double()
+    if model.table is None:
+        rows = (x := x.double()).numpy()
+    else:
+        rows = model.table.to_frame(x)
+        x = model.table.encode(rows)  # unknown categories have become known ones
+    with evaluating(module), torch.no_grad():
+        expected = module(x)
+    worst = relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)
     return {weights: content.getvalue(), script: text.encode()}, worst
 
 
@@ -139,7 +152,6 @@ def places(path: Path) -> tuple[Path, Path]:
 
 def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     r"""The script, and the arrays that it reads."""
-    model.check_inputs()
     table, shape = model.table, tuple(model.shape or ())
     single = any(isinstance(module, Trees) for module in model.module.modules())
     script = Script(model.name, 0 if table is not None else math.prod(shape), single)
@@ -166,7 +178,7 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
     functions = {name: text for name, text in FUNCTIONS.items() if re.search(rf"\b{name}\(", body)}
     code = "\n".join([body, *functions.values(), reader])
     imports = "".join(f"import {name}\n" for name in ("json", "math") if f"{name}." in code)
-    about = f"{model.name} in plain NumPy; {files.MARK}, version {limbeck.__version__}."
+    about = f"{model.name} in plain NumPy; {MARK}, version {limbeck.__version__}."
     parts = [HEAD.format(about=json.dumps(about), imports=imports, weights=weights)]
     if model.classes is not None:
         names = [c if isinstance(c, int | float) else str(c) for c in model.classes]
@@ -179,22 +191,3 @@ def _written(model: Portable, weights: str) -> tuple[str, dict[str, Any]]:
         about = '"""The most probable class of each."""'
         parts.append(f"def label({argument}):\n    {about}\n    return {label}")
     return "\n\n\n".join(parts) + "\n", script.arrays
-
-
-def _compared(model: Portable, script: Path) -> float:
-    r"""Run a script, and compare it with torch in double precision."""
-    predict = runpy.run_path(str(script), run_name="limbeck_exported")["predict"]
-    module = copy.deepcopy(model.module).cpu()
-    trees = [part for part in module.modules() if isinstance(part, Trees)]
-    for tree in trees:  # which see their features in 32 bits, as ever
-        tree.value.data, tree.base = tree.value.data.double(), tree.base.double()
-    module = module if trees else module.double()
-    x = map_tensors(torch.Tensor.cpu, model.rows())
-    if model.table is None:
-        rows = (x := x.double()).numpy()
-    else:
-        rows = model.table.to_frame(x)
-        x = model.table.encode(rows)  # unknown categories have become known ones
-    with evaluating(module), torch.no_grad():
-        expected = module(x)
-    return files.relative_difference(torch.as_tensor(np.asarray(predict(rows))), expected)

@@ -1,8 +1,11 @@
-r"""A student to export: a module from raw inputs to outputs, and how to use it."""
+r"""A student to export: a module from raw inputs to outputs, and how its files are checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import UserObject, integer
-from limbeck.arrays import map_tensors
+from limbeck.arrays import map_tensors, part_of
 from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
@@ -23,6 +26,15 @@ from limbeck.tables.columns import Category, Number
 from limbeck.tables.table import Table
 
 CHECK_ROWS = 64  # random rows at which a file is compared with torch
+TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
+CHECKS = {  # by format: what is written, what it is run with, and its tolerance
+    "onnx": ("ONNX file", "onnxruntime", TOLERANCE),
+    "pt2": ("program", "torch.export.load", TOLERANCE),
+    "c": ("C header", "a C compiler", TOLERANCE),
+    "numpy": ("NumPy predictor", "NumPy in double precision", 1e-6),
+}
+FREE = "the number of rows must stay free: x.shape[0] does, len(x) does not"
+MARK = "limbeck wrote this file"  # the mark of text files that may be replaced
 
 
 @dataclass(frozen=True)
@@ -57,20 +69,16 @@ class Portable:
         dtypes = (getattr(module, "input_dtype", None) for module in self.module.modules())
         return next(filter(None, dtypes), self.like().dtype)
 
-    def check_inputs(self) -> None:
-        r"""Refuse a student whose inputs are not known."""
-        if self.shape is None and self.table is None:
-            expected = "a student of one tensor whose shape is known, or input_shape="
-            raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
-
     def rows(self, n: UserObject[int] = CHECK_ROWS) -> Any:
         r"""Random inputs of the student's kind with a fixed seed: (n, *shape), or a dict."""
         if self.table is not None:
             device = self.like().device
             return map_tensors(lambda part: part.to(device), random_rows(self.table, n))
-        self.check_inputs()
+        if self.shape is None:
+            expected = "a student of one tensor whose shape is known, or input_shape="
+            raise ArgumentError("student", f"a {self.name} of unknown inputs", expected)
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(n, *(self.shape or ()), generator=generator)
+        x = torch.randn(n, *self.shape, generator=generator)
         for module in self.module.modules():
             support: Any = getattr(module, "support", None)
             if callable(getattr(support, "start", None)):
@@ -85,7 +93,13 @@ class Portable:
                 x[:, module.place] = around.cpu()
                 break
             elif isinstance(module, Trees):
-                x = _around_thresholds(module, x)
+                flat = x.view(n, -1)
+                for column in range(module.inputs):  # on either side of the thresholds
+                    tests = ~module.is_leaf & (module.feature % module.inputs == column)
+                    if len(cuts := module.threshold[tests].cpu()):
+                        width = (cuts.max() - cuts.min()).item() or 1.0
+                        middle = cuts[torch.arange(n) % len(cuts)]
+                        flat[:, column] = middle + width * flat[:, column] / 3
                 break
         for module in self.module.modules():
             if isinstance(module, Preprocessed) and module.origin is not None:
@@ -108,18 +122,6 @@ def random_rows(table: Table, rows: int = CHECK_ROWS) -> dict[str, Tensor]:
             codes = column.unknown + (not known_only) + bool(column.missing)
             batch[column.key] = torch.randint(codes, (rows,), generator=generator)
     return table.rounded(batch)
-
-
-def _around_thresholds(trees: Trees, x: Tensor) -> Tensor:
-    r"""Rows on either side of the thresholds."""
-    flat = x.flatten(1)
-    for column in range(trees.inputs):
-        tests = ~trees.is_leaf & (trees.feature % trees.inputs == column)
-        if len(cuts := trees.threshold[tests].cpu()):
-            width = (cuts.max() - cuts.min()).item() or 1.0
-            middle = cuts[torch.arange(len(flat)) % len(cuts)]
-            flat[:, column] = middle + width * flat[:, column] / 3
-    return flat.reshape(x.shape)
 
 
 def portable(
@@ -202,18 +204,61 @@ def of_result(
     if shape is None and set(shapes) == {""}:
         shape = tuple(shapes[""])
     settings_shown = ("loss", "update", "schedule", "batch_size", "inputs", "seed", "device")
+    chains = (settings.get("normalization") or {}).get("doubt")
+    failure = None if result.failure is None else str(result.failure)
     about = {
         "verb": "normalize" if "normalization" in settings else verb,
-        "doubts": list(doubts),
+        "doubts": [*doubts, *filter(None, (chains, failure))],
         **{name: settings[name] for name in settings_shown if settings.get(name) not in (None, "")},
         "steps": f"{result.steps:,}; {result.stop_reason}",
         "seconds": f"{result.seconds:.1f} ({result.ran_by})",
         **more.pop("about", {}),
     }
-    doubt = (settings.get("normalization") or {}).get("doubt")
-    about["doubts"] += [doubt] if doubt else []
-    about["doubts"] += [str(result.failure)] if result.failure is not None else []
     if module is None:
         module, form = _tensors(student, form or settings.get("student_output"))
-    fields = {"shape": shape, "form": form or "outputs", **more}
-    return Portable(module, student=student, about=about, **fields)
+    fields = {"shape": shape, "form": form or "outputs", "student": student, **more}
+    return Portable(module, about=about, **fields)
+
+
+def not_foreign(path: Path) -> None:
+    r"""Refuse to write over a text file that is not limbeck's."""
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        received = f"a place where {path} is, which limbeck did not write"
+        raise ArgumentError("path", received, "another folder or name")
+
+
+def relative_difference(answers: Tensor, expected: Tensor) -> float:
+    r"""The largest difference, relative to the largest output and one; ∞ if shapes differ."""
+    if answers.shape != expected.shape:
+        return float("inf")
+    if not answers.numel():
+        return 0.0
+    worst = (answers.double() - expected.double()).abs().max().item()
+    return worst / (1 + expected.abs().max().item())
+
+
+def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) -> float:
+    r"""The `relative_difference` of a file from its module, at all rows and at one alone."""
+    both = (x, part_of(x, 0, 1))
+    return max(0.0, *(relative_difference(run(rows).cpu(), module(rows).cpu()) for rows in both))
+
+
+@contextmanager
+def exporting(name: str, what: str) -> Iterator[None]:
+    r"""Without the exporter's warnings and log; its error is one line about a named student."""
+    logs = map(logging.getLogger, ("torch.onnx", "onnx_ir", "onnxscript"))
+    levels = {log: log.level for log in logs}
+    try:
+        for log in levels:
+            log.setLevel(logging.ERROR)
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    except Exception as error:  # of the exporter's many kinds
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        advice = f"; {FREE}" if "(batch)" in reason else ""
+        message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
+        raise LimbeckError(message) from error
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)

@@ -12,16 +12,9 @@ from torch import Tensor, nn
 
 from limbeck.arguments import choice
 from limbeck.errors import ArgumentError
-from limbeck.export import files
 from limbeck.export.onnx_graph import Graph, last_operator, tensor
-from limbeck.export.parts import (
-    Array,
-    Parts,
-    categories_of,
-    encoded_inputs,
-    parts_of,
-)
-from limbeck.export.portable import Portable
+from limbeck.export.parts import Array, Parts, categories_of, encoded_inputs, parts_of
+from limbeck.export.portable import Portable, exporting
 from limbeck.tables.columns import Category, Column, Number
 from limbeck.tables.table import Table
 
@@ -230,7 +223,7 @@ def _traced(model: Portable, batch: dict[str, Tensor]) -> Any:
 
 def trace_onnx(module: nn.Module, x: object, name: str, **options: Any) -> Any:
     r"""The ONNX program of a module of one argument, by torch's exporter; `name` is for errors."""
-    with files.exporting(name, "ONNX"):  # a last dict holds keyword arguments
+    with exporting(name, "ONNX"):  # a last dict holds keyword arguments
         return torch.onnx.export(module, (x, {}), dynamo=True, verbose=False, **options)
 
 

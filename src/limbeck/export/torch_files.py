@@ -22,8 +22,7 @@ from limbeck.condensation.predict_function import Means
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export import files
-from limbeck.export.portable import Portable
+from limbeck.export.portable import FREE, Portable, exporting, largest_difference
 from limbeck.export.table_onnx import answer_name, batch_feeds, student_graph, trace_onnx
 from limbeck.models.mixture import GaussianMixture
 
@@ -106,10 +105,10 @@ def onnx_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]:
             def run(rows: Any) -> Tensor:
                 return torch.as_tensor(session.run([name], batch_feeds(table, rows, columns))[0])
 
-            worst = files.largest_difference(run, module, x)
+            worst = largest_difference(run, module, x)
         except Exception as error:  # of onnxruntime's many kinds
             reason = f"onnxruntime cannot run the file ({' '.join(str(error).split())})"
-            raise LimbeckError(f"export: {reason}; {files.FREE}") from error
+            raise LimbeckError(f"export: {reason}; {FREE}") from error
     return {path: content}, worst
 
 
@@ -129,7 +128,7 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
     }  # fmt: skip
     text = json.dumps(about, ensure_ascii=False, default=str)
     file = io.BytesIO()
-    with evaluating(module), torch.no_grad(), files.exporting(model.name, "a program"):
+    with evaluating(module), torch.no_grad(), exporting(model.name, "a program"):
         program = torch.export.export(module, (x,), dynamic_shapes=(dynamic,))
         for node in program.graph.nodes:  # it must run where limbeck is not
             if node.op == "call_function" and str(node.target).startswith("limbeck"):
@@ -137,7 +136,5 @@ def program_file(model: Portable, path: Path) -> tuple[dict[Path, bytes], float]
         torch.export.save(program, file, extra_files={"limbeck.json": text})
         file.seek(0)
         loaded = torch.export.load(file).module()
-        worst = files.largest_difference(
-            lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x
-        )
+        worst = largest_difference(lambda rows: loaded(map_tensors(Tensor.clone, rows)), module, x)
     return {path: file.getvalue()}, worst if zipfile.is_zipfile(file) else math.inf

@@ -40,9 +40,8 @@ class EvidenceComparison:
 
     def table(self) -> Table:
         r"""One row for each model."""
-        table = PlainTable(title="models by evidence", title_justify="left")
-        for name in ("model", "log evidence", "log Bayes factor", "probability (95%)", "verdict"):
-            table.add_column(name)
+        heads = ("model", "log evidence", "log Bayes factor", "probability (95%)", "verdict")
+        table = PlainTable(*heads, title="models by evidence")
         for name, z in self.evidence.items():
             value, low, high = self.probabilities[name]
             table.add_row(

@@ -81,9 +81,8 @@ class FreeEnergyCurve:
 
     def table(self) -> Table:
         r"""A row for each temperature."""
-        table = PlainTable(title="Free energy by parallel tempering", title_justify="left")
-        for name in ("temperature", *self.columns()):
-            table.add_column(name, justify="right")
+        heads = ("temperature", *self.columns())
+        table = PlainTable(*heads, right=heads, title="Free energy by parallel tempering")
         for k, temperature in enumerate(self.temperatures):
             cells = (with_error(v[k], e[k]) for v, e in self.columns().values())
             table.add_row(f"{temperature:g}", *cells)

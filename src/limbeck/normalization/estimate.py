@@ -217,7 +217,7 @@ class LogPartition:
             "verdict": self.verdict.state,
         }  # fmt: skip
         title = f"{self.quantity} by {NAMES.get(self.method, self.method)}"
-        table = PlainTable(title=title, title_justify="left", show_header=False)
+        table = PlainTable(title=title, show_header=False)
         for name, value in rows.items():
             table.add_row(name.replace("_", " "), _shown(value))
         return table

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +50,11 @@ class TableBlock:
 
 @dataclass
 class Picture:
-    r"""A picture as SVG, with a description; a `plate` keeps a white background."""
+    r"""A picture as SVG, with a description; a `plate` keeps a white background for an image."""
 
     svg: str
     alt: str
-    plate: bool = False
+    plate: bool
 
 
 @dataclass
@@ -75,6 +75,9 @@ class Stat:
 
     value: str
     label: str
+
+
+Report = tuple[list[Stat], dict[str, list[Block]]]  # what stands on top, and sections by title
 
 
 @dataclass
@@ -113,24 +116,20 @@ class Page:
     commands: list[str] | None = None
 
 
-class Drawing:
-    r"""Draws the pictures of a report, each with unique ids; none without matplotlib."""
+def can_draw() -> bool:
+    r"""Whether matplotlib is there; without it, reports have no pictures."""
+    return importlib.util.find_spec("matplotlib") is not None
 
-    def __init__(self, saved: Saved, prefix: str) -> None:
-        self.saved, self.pictures = saved, importlib.util.find_spec("matplotlib") is not None
-        self.ids = (f"{prefix}{number}" for number in count(1))
 
-    def gallery(
-        self, title: str, *draws: Callable[[Saved], Axes], plate: bool = False
-    ) -> list[Gallery]:
-        r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
-        pictures = []
-        for draw in draws if self.pictures else ():
-            with suppress(MissingDataError):
-                axes = draw(self.saved)
-                alt = str(axes.get_label())
-                pictures.append(Picture(inline(axes.figure, alt, next(self.ids)), alt, plate))
-        return [Gallery(title, pictures)] if pictures else []
+def gallery(saved: Saved, title: str, *draws: Callable[[Saved], Axes]) -> list[Block]:
+    r"""The pictures that functions of `limbeck.report.pictures` draw; [] if there are none."""
+    pictures = []
+    for draw in draws if can_draw() else ():
+        with suppress(MissingDataError):
+            axes = draw(saved)
+            alt, plate = str(axes.get_label()), bool(axes.get_images())
+            pictures.append(Picture(inline(axes.figure, alt), alt, plate))
+    return [Gallery(title, pictures)] if pictures else []
 
 
 def from_rich(table: Table, *, sortable: bool = False) -> TableBlock:
@@ -212,13 +211,12 @@ def html(page: Page) -> str:
 
 def markdown(page: Page) -> str:
     r"""The page as Markdown."""
-    text = _rendered("page.md", page, escape, table=_markdown_table, code=markdown_block)
-    return text.rstrip() + "\n"
 
+    def table(block: TableBlock) -> str:
+        ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
+        return markdown_table(block.columns, block.rows, ruler)
 
-def _markdown_table(block: TableBlock) -> str:
-    ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
-    return markdown_table(block.columns, block.rows, ruler)
+    return _rendered("page.md", page, escape, table=table, code=markdown_block).rstrip() + "\n"
 
 
 def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:

@@ -2,29 +2,42 @@ r"""Figures in one style, what several pictures have in them, and figures as SVG
 
 from __future__ import annotations
 
+import functools
 import html
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import numpy as np
 
-from limbeck.arguments import UserObject
+from limbeck.arguments import Converter, UserObject, checked_arguments
 from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError
-from limbeck.storage import Saved
+from limbeck.storage import Saved, as_saved
 from limbeck.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-SavedResult = UserObject[Saved | str | Path]  # a result that was read, or its folder
-MaybeAxes = UserObject["Axes | None"]  # where to draw; None is a new figure
+
+class Read(Converter):
+    r"""What a function reads from what was given, with its own errors."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, argument: str, value: object, expected: str | None = None) -> Any:
+        return self.function(value)
+
+
+P = ParamSpec("P")
+SavedResult = Annotated[Any, Read(as_saved)]  # a result that was read, or its folder
+MaybeAxes = UserObject[Any]  # where to draw; None is a new figure
+OWN = "limbeck"  # the label of figures of limbeck's own
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -56,14 +69,30 @@ class MissingDataError(ArgumentError):
     r"""A result without what a picture shows."""
 
 
-@contextmanager
-def axes_for(axes: Axes | None, size: tuple[float, float]) -> Iterator[Axes]:
-    r"""The axes, or those of a new figure of a size in inches in limbeck's style."""
-    if axes is not None:
-        yield axes
-        return
-    with load_matplotlib().rc_context(STYLE):
-        yield new_figure(*size).subplots()
+def picture(width: float, height: float) -> Callable[[Callable[P, str]], Callable[P, Axes]]:
+    r"""Of a function that draws on axes and describes them, one that returns described axes.
+
+    It makes them, in a size in inches, if it is called without.
+    """
+
+    def decorate(draw: Callable[P, str]) -> Callable[P, Axes]:
+        @functools.wraps(draw)
+        def drawn(saved: object, ax: Axes | None = None, **options: object) -> Axes:
+            style = {} if ax is not None else STYLE
+            with load_matplotlib().rc_context(style):
+                ax = new_figure(width, height).subplots() if ax is None else ax
+                ax.set_label(draw(saved, ax, **options))  # type: ignore[arg-type]
+            return ax
+
+        return checked_arguments(drawn)  # type: ignore[return-value]
+
+    return decorate
+
+
+def fit(axes: Axes, width: float, height: float) -> None:
+    r"""Another size in inches for a figure of limbeck's own; a user's stays as it is."""
+    if axes.figure.get_label() == OWN:
+        axes.figure.set_size_inches(width, height)  # type: ignore[union-attr]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -71,7 +100,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained", label=OWN)
     FigureCanvasAgg(figure)  # no window, whatever the user's own backend is
     return figure
 
@@ -98,7 +127,7 @@ def against(axes: Axes, x: np.ndarray, y: np.ndarray, what: str, names: tuple[st
     axes.legend(loc="upper left")
 
 
-def image_sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, what: str) -> Axes:
+def image_sheet(saved: Saved, ax: Axes, rows: np.ndarray, title: str, what: str) -> str:
     r"""Images (n, …) in a grid, white is 0 and black 1; features have either sign, grey is 0."""
     if not saved.content.get("image"):
         raise MissingDataError("saved", "a result without images", "one of images")
@@ -115,20 +144,19 @@ def image_sheet(saved: Saved, ax: Axes | None, rows: np.ndarray, title: str, wha
     cells = np.pad(images, ((0, missing), (0, 1), (0, 1)), constant_values=np.nan)  # lines between
     sheet = cells.reshape(down, across, height + 1, width + 1).swapaxes(1, 2)
     sheet = sheet.reshape(down * (height + 1), -1)[:-1, :-1]
-    with axes_for(ax, (3.4, 0.3 + 3.4 * height * down / (width * across))) as ax:
-        from matplotlib import colormaps
+    from matplotlib import colormaps
 
-        greys = colormaps["gray_r"].with_extremes(bad=LINES)
-        ax.imshow(sheet, cmap=greys, vmin=lowest, vmax=1, interpolation="nearest")
-        ax.set_axis_off()
-        ax.set_title(title)
-        size = f"{height} by {width} pixels"
-        ax.set_label(f"{title}: {len(images)} {what} of {size} in a grid{scale}.")
-    return ax
+    fit(ax, 3.4, 0.3 + 3.4 * height * down / (width * across))
+    greys = colormaps["gray_r"].with_extremes(bad=LINES)
+    ax.imshow(sheet, cmap=greys, vmin=lowest, vmax=1, interpolation="nearest")
+    ax.set_axis_off()
+    ax.set_title(title)
+    size = f"{height} by {width} pixels"
+    return f"{title}: {len(images)} {what} of {size} in a grid{scale}."
 
 
-def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
-    r"""A figure as an SVG element in a page's colours and font; ids begin with the prefix."""
+def inline(figure: Figure | SubFigure, alt: str) -> str:
+    r"""A figure as an SVG element in a page's colours and font; its ids are those of no other."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -144,6 +172,7 @@ def inline(figure: Figure | SubFigure, alt: str, prefix: str) -> str:
     colour = r"(?<=[: \"])#[0-9a-fA-F]{6}\b"
     svg = re.sub(colour, lambda match: PAGE.get(match[0].lower(), match[0]), svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
+    prefix = f"p{zlib.crc32((svg + alt).encode(errors='replace')):x}"
     svg = re.sub(r"(\bid=\"|url\(#|href=\"#)", rf"\g<1>{prefix}-", svg)
     width, height = (72 * float(inches) for inches in figure.get_size_inches())  # type: ignore[union-attr]
     body = re.sub(r"\n\s*", "\n", svg[svg.index(">") + 1 :]).strip()

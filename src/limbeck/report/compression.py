@@ -3,7 +3,7 @@ r"""Compressed teachers: the record of a result, and the report on it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.report import NAMES, Fidelity
 from limbeck.errors import ArgumentError
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, from_rich, gallery, ratio, value
 from limbeck.storage import Saved
 from limbeck.teachers import keys
 from limbeck.text import compared
@@ -37,7 +37,7 @@ def compressed(
         teacher = None if result.problem is None else result.problem.teacher
         content["models"] = [
             summary.model("teacher" if teacher is None else teacher.name, "teacher", teacher),
-            summary.model(network, "student", cost=result.cost()),
+            summary.model(network, "student", result.cost()),
         ]
         content["summary"] = str(result).rstrip().rsplit("\n", 1)[-1]
     else:
@@ -45,7 +45,7 @@ def compressed(
         if names["student"] == NAMES["student"]:
             names["student"] = network
         content["models"] = [
-            summary.model(names[key], NAMES[key], cost=report.costs[key]) for key in report.measures
+            summary.model(names[key], NAMES[key], report.costs[key]) for key in report.measures
         ]
         content["fidelity"] = report.to_dict()
         content["summary"] = f"{report.sentence()} {report.need()}".rstrip()
@@ -66,26 +66,22 @@ def compressed(
 def _verdicts(report: Fidelity) -> list[dict[str, Any]]:
     verdicts = []
     if report.by_group:
-        worse = tables.remarks(report)
-        words = worse[0] if worse else "The student is not clearly worse in any subgroup."
+        worse = tables.remark(report)
+        words = worse or "The student is not clearly worse in any subgroup."
         verdicts.append(summary.verdict("subgroups", not worse, words))
     shares = {name: figure.value for name, figure in report.retention_by.items()}
     lost = sorted((n for n in shares if shares[n] < tables.LITTLE), key=lambda n: shares[n])
     if lost or not math.isnan(report.retention):
-        names = lost or [report.main]
-        phrases = [_share_in_words(report, name, shares[name]) for name in names]
+        phrases = []
+        for name in lost or [report.main]:
+            only, share = "only " if name in lost else "", tables.percent(shares[name])
+            agrees = f"agrees with the teacher on {only}{share} of the rows"
+            follows = f"follows the teacher with an R² of {only}{shares[name]:.3f}"
+            keeps = f"keeps {only}{share} of {tables.retention_noun(report, name)}"
+            phrases.append({"agreement": agrees, "teacher_r2": follows}.get(name, keeps))
         words = f"The student {' and '.join(phrases)}."
         verdicts.append(summary.verdict("quality", not lost, words))
     return verdicts
-
-
-def _share_in_words(report: Fidelity, name: str, value: float) -> str:
-    r"""How much of one of the teacher's measures the student keeps, as a verb."""
-    only = "only " if value < tables.LITTLE else ""
-    return {
-        "agreement": f"agrees with the teacher on {only}{tables.percent(value)} of the rows",
-        "teacher_r2": f"follows the teacher with an R² of {only}{value:.3f}",
-    }.get(name) or f"keeps {only}{tables.percent(value)} of {tables.retention_noun(report, name)}"
 
 
 def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, Any]:
@@ -112,11 +108,18 @@ def _examples(rows: Any, report: Fidelity, arrays: summary.Arrays) -> dict[str, 
     return {"examples": [dict(zip(names, row, strict=False)) for row in texts]}
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Retention, agreement, speed and size."""
+def report_on(saved: Saved) -> Report:
+    r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
+    content, figures = saved.content, list[Stat]()
+    trials = content.get("tried") or []
+    names = list(dict.fromkeys(name for trial in trials for name in trial))
+    rows = [[value(trial.get(name)) for name in names] for trial in trials]
+    note = "Each was tried in a short run and compared on held-out rows."
+    tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
     if "fidelity" not in content:
-        return []
-    report, figures = Fidelity.from_dict(content["fidelity"]), []
+        words = "Nothing was measured: there were no rows to compare teacher and student on."
+        return [], {"Teacher beside student": [words], "What was tried": tried}
+    report = Fidelity.from_dict(content["fidelity"])
     if report.main not in ("agreement", "teacher_r2") and not math.isnan(report.retention):
         share = tables.percent(report.retention)
         figures.append(Stat(share, f"of {tables.retention_noun(report)} kept"))
@@ -126,48 +129,34 @@ def stats(content: Mapping[str, Any]) -> list[Stat]:
             figures.append(Stat(tables.short(name, figure.value), label))
     teacher, student = report.costs["teacher"], report.costs["student"]
     for size in sorted(teacher.latency.keys() & student.latency.keys())[:1]:
-        seconds = (teacher.latency[size], student.latency[size])
-        speed = compared(*seconds, "faster", "slower", "as fast")
+        speed = compared(teacher.latency[size], student.latency[size], *tables.FASTER)
         figures.append(ratio(speed, f"at batch {size:,}"))
-    if smaller := compared(teacher.bytes, student.bytes, "smaller", "larger", "as large"):
+    if smaller := compared(teacher.bytes, student.bytes, *tables.SMALLER):
         figures.append(ratio(smaller, "on disk"))
-    return figures
-
-
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
-    r"""Measures, calibration, disagreement, subgroups, settings that were tried."""
-    content = drawing.saved.content
-    trials = content.get("tried") or []
-    names = list(dict.fromkeys(name for trial in trials for name in trial))
-    rows = [[value(trial.get(name)) for name in names] for trial in trials]
-    note = "Each was tried in a short run and compared on held-out rows."
-    tried: list[Block] = [TableBlock("Tried", names, rows, True, note)] if trials else []
-    if "fidelity" not in content:
-        words = "Nothing was measured: there were no rows to compare teacher and student on."
-        return {"Teacher beside student": [words], "What was tried": tried}
-    report = Fidelity.from_dict(content["fidelity"])
     classes = [from_rich(tables.class_table(report), sortable=True)] if report.by_class else []
-    curves = drawing.gallery("Calibration", pictures.calibration)
+    curves = gallery(saved, "Calibration", pictures.calibration)
+    apart = gallery(saved, "What both predict", pictures.disagreement)
+    if report.disagreements:
+        apart += gallery(saved, "Images on which both differ most", pictures.examples)
+    both_agree = "Both agree on every row."
+    apart.append(_rows(saved, report) if report.disagreements else both_agree)
+    groups: list[Block] = []
+    if report.by_group:
+        table, before = from_rich(tables.group_table(report), sortable=True), ""
+        for row in table.rows:  # sorted rows need their column's name
+            before = row[0] = row[0] or before
+        groups = [*gallery(saved, "Subgroups", pictures.subgroups), table]
     words = (
         "On the dotted line, predictions with a probability of 80% are right 80% of the time; "
         "below it, they are overconfident. Bars are one standard error of a bin."
     )
-    return {
+    return figures, {
         "Teacher beside student": [from_rich(report.table()), *classes],
         "Calibration": [words, *curves] if curves else [],
-        "Where they disagree": _disagreement(drawing, report),
-        "Subgroups": _groups(drawing, report),
+        "Where they disagree": apart,
+        "Subgroups": groups,
         "What was tried": tried,
     }
-
-
-def _disagreement(drawing: Drawing, report: Fidelity) -> list[Block]:
-    plate = report.task == "classification"
-    both = drawing.gallery("What both predict", pictures.disagreement, plate=plate)
-    if not report.disagreements:
-        return [*both, "Both agree on every row."]
-    images = drawing.gallery("Images on which both differ most", pictures.examples, plate=True)
-    return [*both, *images, _rows(drawing.saved, report)]
 
 
 def _rows(saved: Saved, report: Fidelity) -> TableBlock:
@@ -196,12 +185,3 @@ def _prediction(report: Fidelity, prediction: list[float | None]) -> str:
     order = sorted(range(len(p)), key=lambda k: -p[k])[:3]
     likely = [k for k in order if p[k] >= 0.005 or k == order[0]]
     return ", ".join(f"{report.classes[k]}: {p[k]:.0%}" for k in likely)
-
-
-def _groups(drawing: Drawing, report: Fidelity) -> list[Block]:
-    if not report.by_group:
-        return []
-    table, before = from_rich(tables.group_table(report), sortable=True), ""
-    for row in table.rows:  # sorted rows need their column's name
-        before = row[0] = row[0] or before
-    return [*drawing.gallery("Subgroups", pictures.subgroups), table]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from limbeck.compression.fidelity.cost import Cost, parameters
 from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
@@ -21,7 +22,8 @@ from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import StreamEnded
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, from_rich, ratio, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, from_rich, gallery, ratio, value
+from limbeck.storage import Saved
 from limbeck.teachers.keys import dense
 
 SIDE, LINE = 41, 201  # points along each direction of a surface, and along a curve
@@ -43,12 +45,13 @@ def condensed(
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)
     count = result.used if draws is None else draws.count
-    teacher = summary.model(f"average of {count:,} draws", "teacher")
-    teacher["bytes"] = result.draw_bytes if agreement is None else agreement.bytes[0]
-    if draws is not None:
-        teacher["parameters"] = draws.count * draws.structure.dim
-    student = summary.model(type(result.student).__name__, "student", result.student)
-    content["models"] = [teacher, student | {"bytes": result.bytes}]
+    size = result.draw_bytes if agreement is None else agreement.bytes[0]
+    teacher = Cost(None if draws is None else draws.count * draws.structure.dim, size)
+    student = Cost(parameters(result.student), result.bytes)
+    content["models"] = [
+        summary.model(f"average of {count:,} draws", "teacher", teacher),
+        summary.model(type(result.student).__name__, "student", student),
+    ]
     content["title"] = f"{count:,} posterior draws, condensed"
     content["density"] = result.head is None
     if agreement is None:
@@ -75,9 +78,8 @@ def condensed(
 
 def _draws(result: Condensed, notes: list[str]) -> Draws | None:
     r"""Stored draws to compare with; of a stream, its next draws."""
-    if result.calling is None:
-        return None
-    if (source := result.posterior) is None:
+    source = result.posterior
+    if result.calling is None or source is None:
         return None
     try:
         draws = draws_to_compare(source, STREAM_DRAWS)
@@ -156,34 +158,44 @@ def _predictions(result: Condensed, draws: Draws, x: object) -> summary.Arrays:
     return arrays
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Difference of the student from the average of all draws, and its savings."""
-    if (agreement := saved_agreement(content)) is None:
-        return []
-    return [
-        Stat(f"{agreement.mean_error:.2g}", "mean difference from the average of all draws"),
-        Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"),
-        *(ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in agreement.savings()),
-    ]
-
-
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
-    r"""Agreement, surfaces or curves, compact weights, diagnostics."""
-    content = drawing.saved.content
+def report_on(saved: Saved) -> Report:
+    r"""Agreement, surfaces or curves, compact weights, the largest R̂ with effective sizes."""
+    content, shown = saved.content, list[Stat]()
     beside: list[Block] = ["Without the draws and inputs, nothing could be compared."]
     if (agreement := saved_agreement(content)) is not None:
         note = "t is the average over all draws, f the student; means over the inputs."
         beside = [replace(from_rich(agreement.table()), words=(0,), note=note)]
+        error = f"{agreement.mean_error:.2g}"
+        shown.append(Stat(error, "mean difference from the average of all draws"))
+        shown.append(Stat(f"{agreement.kl:.2g}", "nats of KL(average ‖ student)"))
+        ways = agreement.savings()
+        shown += [ratio(way, f"{'than' if '×' in way else 'as'} the draws") for way in ways]
     if not content.get("density"):
         check = NewInputs.from_record(content.get("new_inputs")).lines()
         title, heads = "Inputs that the student has not seen", ["measure", "value"]
         beside.append(TableBlock(title, heads, list(map(list, check)), words=(0, 1)))
-        beside += drawing.gallery("Worth and calibration", pictures.worth, pictures.ranks)
-    return {
+        beside += gallery(saved, "Worth and calibration", pictures.worth, pictures.ranks)
+    counts = {name: len(saved.arrays.get(f"{name}_student", ())) for name in ("curve", "surface")}
+    draws = [partial(pictures.curve, output=k) for k in range(counts["curve"])]
+    both = gallery(saved, "Student and average of all draws", *draws)
+    for k in range(counts["surface"]):
+        each = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
+        title = f"Output {k}" if counts["surface"] > 1 else "Surfaces"
+        gap = partial(pictures.difference, output=k)
+        both += gallery(saved, title, *each, gap)
+    checks = content.get("diagnostics") or {"names": (), "r_hat": (), "ess": ()}
+    figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
+    rows = [
+        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
+        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
+    ]
+    note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
+    table = TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)
+    return shown, {
         "Teacher beside student": beside,
-        "What both predict": _prediction_blocks(drawing),
-        "Compact weights": _weight_blocks(drawing),
-        "The draws": _diagnostic_blocks(content),
+        "What both predict": both,
+        "Compact weights": _weight_blocks(saved),
+        "The draws": [table] if rows else [],
     }
 
 
@@ -193,46 +205,20 @@ def saved_agreement(content: Mapping[str, Any]) -> Agreement | None:
     return Agreement(**saved) if saved else None
 
 
-def _prediction_blocks(drawing: Drawing) -> list[Block]:
-    names = ("curve_student", "surface_student")
-    curves, count = (len(drawing.saved.arrays.get(name, ())) for name in names)
-    draws = [partial(pictures.curve, output=k) for k in range(curves)]
-    blocks: list[Block] = [*drawing.gallery("Student and average of all draws", *draws)]
-    for k in range(count):
-        both = [partial(pictures.surface, model=name, output=k) for name in pictures.MODELS]
-        title = f"Output {k}" if count > 1 else "Surfaces"
-        gap = partial(pictures.difference, output=k)
-        blocks += drawing.gallery(title, *both, gap, plate=True)
-    return blocks
-
-
-def _weight_blocks(drawing: Drawing) -> list[Block]:
-    arrays = drawing.saved.arrays
+def _weight_blocks(saved: Saved) -> list[Block]:
+    arrays = saved.arrays
     if "pseudo_draws" not in arrays:
         return []
     words = (
         "The student averages over these few trained draws instead of the posterior's. They need "
         "not lie where the posterior has its mass: only their joint prediction matters."
     )
-    draws, drawn = arrays["pseudo_draws"], drawing.gallery("Weights", pictures.weights)
-    blocks: list[Block] = [words, *drawn] if drawn else []
+    draws, blocks = arrays["pseudo_draws"], gallery(saved, "Weights", pictures.weights)
+    blocks = [words, *blocks] if blocks else []
     if draws.shape[1] <= 12:
-        names = ["component", "weight", *pictures.coordinate_names(drawing.saved)]
+        names = ["component", "weight", *pictures.coordinate_names(saved)]
         numbers = [[f"{number:.4g}" for number in row] for row in draws.tolist()]
         shares = [f"{share:.4f}" for share in arrays["pseudo_weights"]]
         rows = [[str(k), shares[k], *row] for k, row in enumerate(numbers)]
         blocks.append(TableBlock("Pseudo-draws", names, rows))
     return blocks
-
-
-def _diagnostic_blocks(content: Mapping[str, Any]) -> list[Block]:
-    r"""R̂ and effective sizes of the 40 coordinates with the largest R̂."""
-    if not (checks := content.get("diagnostics")):
-        return []
-    figures = zip(checks["names"], checks["r_hat"], checks["ess"], strict=True)
-    rows = [
-        [name or "–", "–" if r_hat is None else f"{r_hat:.3f}", value(ess and round(ess))]
-        for name, r_hat, ess in sorted(figures, key=lambda row: -(row[1] or 0.0))[:40]
-    ]
-    note = "R̂ above 1.05 means that chains disagree; a student cannot be better than its draws."
-    return [TableBlock("Diagnostics", ["number", "R̂", "effective size"], rows, True, note)]

@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from limbeck.arguments import CountFromZero, Text, UserObject, checked_arguments, choice
+from limbeck.arguments import CountFromZero, Text, UserObject, choice
 from limbeck.compression.fidelity import tables
 from limbeck.compression.fidelity.comparison import ERRORS, decisive
 from limbeck.compression.fidelity.measures import MEASURES, Figure
@@ -25,9 +25,11 @@ from limbeck.report.canvas import (
     MUTED,
     MaybeAxes,
     MissingDataError,
+    Read,
     against,
-    axes_for,
+    fit,
     legend_above,
+    picture,
     rows_below,
 )
 from limbeck.storage import Saved, as_saved
@@ -36,20 +38,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GROUPS = 24  # subgroups in a picture, at most
-Comparison = UserObject[Saved | str | Path | Fidelity | Mapping[str, Any]]
 History = Mapping[str, Sequence[float]]
 
 
-@checked_arguments
+def _report(given: Any) -> Fidelity:
+    if isinstance(given, Saved | str | Path):
+        given = as_saved(given).content.get("fidelity")
+        if not given:
+            received = "a result without a comparison"
+            raise ArgumentError("saved", received, "one of compress, with rows")
+    return given if isinstance(given, Fidelity) else Fidelity.from_dict(given)
+
+
+Report = Annotated[Any, Read(_report)]
+
+
+@picture(4.8, 3.2)
 def learning(
     saved: UserObject[Saved | str | Path | History], ax: MaybeAxes = None, *,
     name: Text | None = None,
-) -> Axes:  # fmt: skip
+) -> str:  # fmt: skip
     r"""Losses and measures against steps; only the first if their scales differ much.
 
     Arguments:
-        saved: A saved result, or a result's history: "step", "loss", terms of the loss, metrics.
-        ax: Where to draw. Default: None, a new figure.
+        saved: Also a result's history alone: "step", "loss", terms of the loss, metrics.
         name: One column of the history, to be drawn alone. Default: None, all.
     """
     is_history = isinstance(saved, Mapping) and "step" in saved
@@ -63,23 +75,21 @@ def learning(
     if any(len(history[column]) != len(steps) for column in columns):
         raise ArgumentError("saved", "columns of different lengths", "a value for each step")
     values = np.array([history[column] for column in columns], float)
-    with axes_for(ax, (4.8, 3.2)) as ax:
-        from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator
 
-        for column, curve, colour in zip(columns, values, cycle(COLOURS), strict=False):
-            ax.plot(steps, curve, color=colour, label=column)
-        ax.set(xlabel="steps", ylabel=label)
-        ax.xaxis.set_major_formatter("{x:,.0f}")
-        if len(columns) > 1:
-            ax.legend(loc="best")
-        ends = "; ".join(f"{c} ends at {y[-1]:.2f}" for c, y in zip(columns, values, strict=True))
-        ax.set_label(f"Line plot of {label} against training steps: {ends}.")
-        if values.min() > 0 and values.max() > 5 * values.min():
-            ax.set_yscale("log")
-            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.minorticks_off()
-    return ax
+    for column, curve, colour in zip(columns, values, cycle(COLOURS), strict=False):
+        ax.plot(steps, curve, color=colour, label=column)
+    ax.set(xlabel="steps", ylabel=label)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    if len(columns) > 1:
+        ax.legend(loc="best")
+    ends = "; ".join(f"{c} ends at {y[-1]:.2f}" for c, y in zip(columns, values, strict=True))
+    if values.min() > 0 and values.max() > 5 * values.min():
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.minorticks_off()
+    return f"Line plot of {label} against training steps: {ends}."
 
 
 def columns_together(history: History) -> list[list[str]]:
@@ -91,76 +101,71 @@ def columns_together(history: History) -> list[list[str]]:
     return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
 
 
-@checked_arguments
-def calibration(saved: Comparison, ax: MaybeAxes = None) -> Axes:
+@picture(4.4, 4.4)
+def calibration(saved: Report, ax: MaybeAxes = None) -> str:
     r"""Calibration curves: the share of right predictions against the confidence.
 
     Arguments:
-        saved: A saved result, its folder, or a report; of a classifier, with labels.
-        ax: Where to draw. Default: None, a new figure.
+        saved: Of a classifier, with labels.
     """
-    report = _report(saved)
-    if not report.calibration:
+    if not saved.calibration:
         received = "a report without calibration curves"
         raise MissingDataError("report", received, "one of a classifier, with labels")
     marks = {"teacher": ("o", "-"), "student": ("s", "-")}
     marks |= {"baseline": ("^", "--"), "trees": ("v", "--")}
-    with axes_for(ax, (4.4, 4.4)) as ax:
-        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
-        texts, low = [], 1.0
-        for number, (model, curve) in enumerate(report.calibration.items()):
-            mark, line = marks[model]
-            error = np.array(curve["std_error"], float)  # NaN where it is not known
-            texts.append(f"{report.names[model]}: {report.measures[model]['ece'].value:.1%}")
-            ax.errorbar(
-                curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,
-                markersize=4, elinewidth=0.8, color=COLOURS[number], label=texts[-1],
-            )  # fmt: skip
-            low = min([low, *curve["confidence"], *curve["frequency"]])
-        ends = (max(0.0, low - 0.04), 1.02)
-        right = "label is there" if report.task == "multilabel" else "prediction is right"
-        ax.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean confidence in a bin")
-        ax.set_ylabel(f"share of the bin where the {right}")
-        # above the axes: curves may be anywhere
-        legend = ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, title_fontsize=8)
-        legend.set(title="calibration error", alignment="left")
-        ax.set_label(f"Calibration curves, with expected calibration errors: {', '.join(texts)}.")
-    return ax
+    ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":", zorder=1)
+    texts, low = [], 1.0
+    for number, (model, curve) in enumerate(saved.calibration.items()):
+        mark, line = marks[model]
+        error = np.array(curve["std_error"], float)  # NaN where it is not known
+        texts.append(f"{saved.names[model]}: {saved.measures[model]['ece'].value:.1%}")
+        ax.errorbar(
+            curve["confidence"], curve["frequency"], error, marker=mark, linestyle=line,
+            markersize=4, elinewidth=0.8, color=COLOURS[number], label=texts[-1],
+        )  # fmt: skip
+        low = min([low, *curve["confidence"], *curve["frequency"]])
+    ends = (max(0.0, low - 0.04), 1.02)
+    right = "label is there" if saved.task == "multilabel" else "prediction is right"
+    ax.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean confidence in a bin")
+    ax.set_ylabel(f"share of the bin where the {right}")
+    # above the axes: curves may be anywhere
+    legend = ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, title_fontsize=8)
+    legend.set(title="calibration error", alignment="left")
+    return f"Calibration curves, with expected calibration errors: {', '.join(texts)}."
 
 
-@checked_arguments
-def disagreement(saved: Comparison, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> Axes:
+@picture(4.4, 4.4)
+def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> str:
     r"""Where teacher and student disagree.
 
     For a classifier, the student's classes against the teacher's; for multilabel classification,
     how often only one of them predicts a label; for values, the student's against the teacher's.
 
     Arguments:
-        saved: A saved result, its folder, or a report.
-        ax: Where to draw. Default: None, a new figure.
         target: The number of the target, if there are several. Default: 0.
     """
-    report = _report(saved)
-    pairs, names, size = report.pairs, list(map(_short, report.classes)), (4.4, 4.4)
-    if report.task == "classification":
-        names = list(map(_short, pairs["classes"]))
-        draw, size = _heat_map, (1.6 + 0.36 * len(names),) * 2
-    elif report.task == "multilabel":
-        draw, size = _label_bars, (4.8, 1.2 + 0.34 * len(names))
-    elif target >= len(names):
+    pairs, names = saved.pairs, list(map(_short, saved.classes))
+    if saved.task == "classification":
+        return _heat_map(ax, pairs)
+    if saved.task == "multilabel":
+        return _label_bars(ax, pairs, names)
+    if target >= len(names):
         raise ArgumentError("target", target, f"a number from 0 to {len(names) - 1}")
-    else:
-        draw = _value_scatter
-        names = names[target : target + 1] if len(names) > 1 else [""]
-        pairs = {model: np.array(pairs[model], dtype=float)[:, target] for model in pairs}
-    with axes_for(ax, size) as ax:
-        ax.set_label(draw(ax, pairs, names))
-    return ax
+    title = names[target] if len(names) > 1 else ""
+    x, y = (np.array(pairs[model], dtype=float)[:, target] for model in ("teacher", "student"))
+    against(ax, x, y, "value", ("the teacher", "the student"))
+    ax.set(aspect="equal", title=title)
+    return (
+        f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
+        f"{len(x):,} rows, with a mean difference of {np.abs(x - y).mean():.3g} where the "
+        f"teacher's have a standard deviation of {x.std():.3g}."
+    )
 
 
-def _heat_map(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
+def _heat_map(ax: Axes, pairs: Mapping[str, Any]) -> str:
     r"""The student's classes against the teacher's; agreement is left white."""
-    counts = np.array(pairs["counts"], dtype=float)
+    names, counts = list(map(_short, pairs["classes"])), np.array(pairs["counts"], dtype=float)
+    fit(ax, *(1.6 + 0.36 * len(names),) * 2)
     differing = counts * (1 - np.eye(len(names)))
     most = differing.max()
     # few disagreements must not look like many: the full colour needs at least 5
@@ -189,6 +194,7 @@ def _heat_map(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
 def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     r"""How often only the teacher, or only the student, predicts a label."""
     place = np.arange(len(names))
+    fit(ax, 4.8, 1.2 + 0.34 * len(names))
     for number, (model, shift) in enumerate((("teacher", -0.19), ("student", 0.19))):
         ax.barh(
             place + shift, 100 * np.array(pairs[model], dtype=float), 0.36, color=COLOURS[number],
@@ -206,78 +212,50 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     )
 
 
-def _value_scatter(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
-    r"""The student's values of a target against the teacher's, with the diagonal."""
-    x, y, title = pairs["teacher"], pairs["student"], names[0]
-    against(ax, x, y, "value", ("the teacher", "the student"))
-    ax.set(aspect="equal", title=title)
-    return (
-        f"{title}{': v' if title else 'V'}alues by the student against those by the teacher, "
-        f"{len(x):,} rows, with a mean difference of {np.abs(x - y).mean():.3g} where the "
-        f"teacher's have a standard deviation of {x.std():.3g}."
-    )
-
-
-@checked_arguments
-def subgroups(saved: Comparison, ax: MaybeAxes = None) -> Axes:
+@picture(4.4, 4.4)
+def subgroups(saved: Report, ax: MaybeAxes = None) -> str:
     r"""How much better or worse the student is than the teacher, by subgroup.
 
     It is compared by accuracy, the root mean square error, or without labels by the student's
     agreement in a group and on all other rows. Lines are three paired standard errors on either
     side; groups in which the student is worse by more than that are marked.
     """
-    report = _report(saved)
-    other, measure = decisive(report.task, report.labelled)
+    other, measure = decisive(saved.task, saved.labelled)
     gaps: list[tuple[str, str, int, Figure]] = [  # the worst first
         (column, group, part.rows, gap)
-        for column, group, part in tables.groups(report, worst=True)
+        for column, group, part in tables.groups(saved, worst=True)
         if (gap := part.differences.get(other, {}).get(measure)) and not math.isnan(gap.value)
     ]
     if not gaps:
         raise MissingDataError("report", "a report without subgroups", "one made with groups=")
-    order = [part[:2] for part in tables.groups(report)]
+    order = [part[:2] for part in tables.groups(saved)]
     shown = sorted(gaps[:GROUPS], key=lambda gap: order.index(gap[:2]))
-    kind, several, texts, names = MEASURES[measure], len(report.by_group) > 1, [], []
+    kind, several, texts, names = MEASURES[measure], len(saved.by_group) > 1, [], []
     scale, unit = (100, " (points)") if kind.share else (1, "")
-    with axes_for(ax, (5.6, 1.1 + 0.26 * len(shown))) as ax:
-        ax.axvline(0, color=MUTED, linewidth=1)
-        for place, (column, group, count, gap) in enumerate(shown):
-            worse, name = (column, group) in report.worse, _short(group, place)
-            value, half = scale * gap.value, ERRORS * scale * np.nan_to_num(gap.std_error)
-            ax.errorbar(
-                value, place, xerr=half, marker="D" if worse else "o", markersize=5,
-                color=COLOURS[1] if worse else COLOURS[0], elinewidth=1.2,
-            )  # fmt: skip
-            names.append(
-                f"{_short(column)}: {name}  ({count:,})" if several else f"{name}  ({count:,})"
-            )
-            texts += [f"{_short(column)} = {name} ({value:+.3g} ± {half:.2g})"] if worse else []
-        rows_below(ax, names)
-        ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
-        ax.set_ylabel("group (rows)" if several else f"{_short(shown[0][0])} (rows)")
-        title = f"better to the {'right' if kind.rises else 'left'}"
-        title += ", ◆ clearly worse" if texts else ""
-        few = len(gaps) > len(shown)
-        ax.set_title(f"{title}; {len(shown)} worst of {len(gaps)}" if few else title)
-        ax.set_label(
-            f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
-            f"clearly worse in {'; '.join(texts) or 'none'}."
+    fit(ax, 5.6, 1.1 + 0.26 * len(shown))
+    ax.axvline(0, color=MUTED, linewidth=1)
+    for place, (column, group, count, gap) in enumerate(shown):
+        worse, name = (column, group) in saved.worse, _short(group, place)
+        value, half = scale * gap.value, ERRORS * scale * np.nan_to_num(gap.std_error)
+        ax.errorbar(
+            value, place, xerr=half, marker="D" if worse else "o", markersize=5,
+            color=COLOURS[1] if worse else COLOURS[0], elinewidth=1.2,
+        )  # fmt: skip
+        names.append(
+            f"{_short(column)}: {name}  ({count:,})" if several else f"{name}  ({count:,})"
         )
-    return ax
-
-
-def _report(saved: Comparison) -> Fidelity:
-    report: object = saved
-    if isinstance(saved, Saved | str | Path):
-        report = as_saved(saved).content.get("fidelity")
-        if not report:
-            received = "a result without a comparison"
-            raise ArgumentError("saved", received, "one of compress, with rows")
-    if isinstance(report, Fidelity):
-        return report
-    if not isinstance(report, Mapping) or "by_group" not in report:
-        raise ArgumentError("report", f"a {type(saved).__name__}", "a Fidelity, or its to_dict()")
-    return Fidelity.from_dict(report)
+        texts += [f"{_short(column)} = {name} ({value:+.3g} ± {half:.2g})"] if worse else []
+    rows_below(ax, names)
+    ax.set_xlabel(f"{kind.title}, student − {other}{unit}\n± {ERRORS:g} standard errors")
+    ax.set_ylabel("group (rows)" if several else f"{_short(shown[0][0])} (rows)")
+    title = f"better to the {'right' if kind.rises else 'left'}"
+    title += ", ◆ clearly worse" if texts else ""
+    title += f"; {len(shown)} worst of {len(gaps)}" if len(gaps) > len(shown) else ""
+    ax.set_title(title)
+    return (
+        f"{kind.title} of the student minus that of {other}, in {len(shown)} groups: "
+        f"clearly worse in {'; '.join(texts) or 'none'}."
+    )
 
 
 def _short(name: object, number: int | None = None) -> str:

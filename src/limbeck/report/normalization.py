@@ -17,7 +17,8 @@ from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
-from limbeck.report.blocks import Block, Drawing, Stat, TableBlock, value
+from limbeck.report.blocks import Block, Report, Stat, TableBlock, gallery, value
+from limbeck.storage import Saved
 from limbeck.supports import Discrete
 from limbeck.teachers.keys import dense
 from limbeck.training.result import Result
@@ -56,9 +57,7 @@ def estimates(result: Estimates) -> tuple[dict[str, LogPartition], list[Any], li
         raise ArgumentError("log_z", received, "a result of log_partition, or several by name")
     records, verdicts = [], []
     for name, z in named.items():
-        record = z.to_dict()
-        low, high = record["interval_95"]
-        records.append({"name": name, "low": low, "high": high, **record})
+        records.append({"name": name, **z.to_dict()})
         words = f"All checks passed for log Z by {NAMES.get(z.method, z.method)}."
         if not z.verdict:
             words = f"{z.verdict.state.capitalize()}: {'; '.join(z.verdict.reasons)}."
@@ -78,7 +77,8 @@ def normalized(
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a tractable student; without the target, only what needs none."""
     sweeps = integer("sweeps", sweeps, "a whole number from 0", least=0)
-    content, student = summary.run_summary(result), result.student
+    student: Any = result.student
+    content = summary.run_summary(result)
     name = "the target" if target is None else type(target).__name__
     student_record = summary.model(type(student).__name__, "student", student)
     content["models"] = [summary.model(name, "teacher", target), student_record]
@@ -92,8 +92,14 @@ def normalized(
         if exact is None:
             log_z_used = next((z.value for z in named.values() if z.verdict), None)
     content |= {} if exact is None else {"exact": float(exact)}
-    arrays = _samples(student, target, sweeps)
-    chains = arrays.get("samples_teacher")
+    arrays, chains = summary.Arrays(), None
+    if callable(getattr(student, "sample", None)):
+        generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
+        count = EVENTS if target is not None else SHEET
+        samples: Tensor = student.sample(2 * count, generator=generator)
+        arrays["samples_student"] = dense(samples[:count])
+        if callable(advance := getattr(target, "advance", None)):  # from other samples
+            chains = arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
     events = chains if data is None else dense(data).astype(float)
     if events is not None:
         events = events[summary.some(len(events), EVENTS)]
@@ -118,19 +124,6 @@ def normalized(
     content |= summary.image_of(arrays.get("samples_student"))
     content["summary"] = _sentence(content, name if target is None else f"the {name}")
     return content, arrays
-
-
-def _samples(student: Any, target: Target | None, sweeps: int) -> summary.Arrays:
-    r"""Samples of the student, and states of the target's chains, started at other samples."""
-    if not callable(getattr(student, "sample", None)):
-        return {}
-    generator = torch.Generator(next(student.parameters()).device).manual_seed(0)
-    count = EVENTS if target is not None else SHEET
-    samples: Tensor = student.sample(2 * count, generator=generator)
-    arrays = {"samples_student": dense(samples[:count])}
-    if callable(advance := getattr(target, "advance", None)):
-        arrays["samples_teacher"] = dense(advance(samples[count:], sweeps, generator))
-    return arrays
 
 
 def _log_densities(student: Any, target: Any, events: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -168,98 +161,78 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
     if "teacher" in held_out:
         text += f" ({teacher} itself {held_out['teacher']:.2f})"
     for z in [entry for entry in content.get("log_z", []) if entry["value"] is not None][:1]:
-        width = (z["high"] - z["low"]) / 2 if z["high"] is not None else math.inf
+        low, high = z["interval_95"]
+        width = (high - low) / 2 if high is not None else math.inf
         trust = "" if z["trustworthy"] else f", which is {z['state']}"
         text += f"; with it, log Z is {z['value']:.3f} ± {width:.3f} (95%, by {z['method']}){trust}"
     return text + "."
 
 
-def stats(content: Mapping[str, Any]) -> list[Stat]:
-    r"""Log probabilities, the divergence, log Z."""
-    shown = []
-    if held_out := content.get("held_out"):
-        teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
-        label = f"nats, mean log probability of {held_out['where']}{teacher}"
-        shown.append(Stat(f"{held_out['student']:.2f}", label))
-    numbers = [(content.get("divergence"), "nats of KL(teacher ‖ student)")]
-    for z in (content.get("log_z") or [])[:2]:
-        doubt = "" if z["trustworthy"] else f", {z['state']}"
-        numbers.append((z, f"log Z, {z['name']}{doubt}"))
-    for number, label in numbers:
-        if number:
-            text = _with_error_or_dash(number["value"], number["std_error"])
-            shown.append(Stat(text, label))
-    if content.get("exact") is not None:
-        shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
-    return shown
-
-
-def sections(drawing: Drawing) -> dict[str, list[Block]]:
-    r"""Models, samples, features, log probabilities, estimates of log Z."""
-    features = [partial(pictures.features, model=name) for name in MODELS]
-    logs = drawing.gallery("Sorted log probabilities", pictures.log_probabilities)
-    return {
-        "Teacher beside student": _log_probability_table(drawing.saved.content),
-        "Samples": _sample_blocks(drawing),
-        "Features": [*drawing.gallery("Weights of hidden units", *features, plate=True)],
-        "Log probabilities": [*logs],
-        "log Z": _log_z_blocks(drawing),
-    }
-
-
-def _log_probability_table(content: Mapping[str, Any]) -> list[Block]:
-    rows = []
+def report_on(saved: Saved) -> Report:
+    r"""Log probabilities, the divergence, log Z; samples and features."""
+    content, shown, rows = saved.content, list[Stat](), []
     if held_out := content.get("held_out"):
         logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
         rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
+        teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
+        label = f"nats, mean log probability of {held_out['where']}{teacher}"
+        shown.append(Stat(f"{held_out['student']:.2f}", label))
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
         rows.append(["KL(teacher ‖ student)", "", figure])
-    return [TableBlock("In nats", ["", *MODELS], rows, sortable=False)] if rows else []
-
-
-def _sample_blocks(drawing: Drawing) -> list[Block]:
-    image = bool(drawing.saved.content.get("image"))
-    names = MODELS if image else MODELS[:1]  # other samples are in one picture
-    sheet = [partial(pictures.samples, model=name) for name in names]
-    sheets = drawing.gallery("Samples", *sheet, plate=image)
+        shown.append(Stat(figure, "nats of KL(teacher ‖ student)"))
+    for z in (content.get("log_z") or [])[:2]:
+        label = f"log Z, {z['name']}{'' if z['trustworthy'] else ', ' + z['state']}"
+        shown.append(Stat(_with_error_or_dash(z["value"], z["std_error"]), label))
+    if content.get("exact") is not None:
+        shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
+    names = MODELS if content.get("image") else MODELS[:1]  # other samples are in one picture
+    samples, features = (
+        [partial(draw, model=model) for model in models]
+        for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
+    )
+    sheets = gallery(saved, "Samples", *samples)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    return [words, *sheets] if sheets else []
+    table = TableBlock("In nats", ["", *MODELS], rows, sortable=False)
+    return shown, {
+        "Teacher beside student": [table] if rows else [],
+        "Samples": [words, *sheets] if sheets else [],
+        "Features": gallery(saved, "Weights of hidden units", *features),
+        "Log probabilities": gallery(saved, "Sorted log probabilities", pictures.log_probabilities),
+        "log Z": _log_z_blocks(saved),
+    }
 
 
-def _log_z_blocks(drawing: Drawing) -> list[Block]:
-    entries = drawing.saved.content.get("log_z") or []
-    if not entries:
+def _log_z_blocks(saved: Saved) -> list[Block]:
+    if not (entries := saved.content.get("log_z")):
         return []
-    blocks: list[Block] = [*drawing.gallery("Estimates", pictures.log_z)]
     rows = []
     for entry in entries:
         bounds = [(entry.get("bounds") or {}).get(side) for side in ("lower", "upper")]
-        pairs = [(entry["value"], entry["std_error"]), *(bound or (None, None) for bound in bounds)]
-        log_z, *limits = (_with_error_or_dash(*pair) for pair in pairs)
-        ends = ("∞" if entry[end] is None else f"{entry[end]:.4f}" for end in ("low", "high"))
+        limits = [_with_error_or_dash(*(bound or ())) for bound in bounds]
+        log_z = _with_error_or_dash(entry["value"], entry["std_error"])
+        ends = ("∞" if end is None else f"{end:.4f}" for end in entry["interval_95"])
         row = [entry["name"], entry["state"], log_z, " … ".join(ends), *limits]
         rows.append([*row, f"{entry['seconds']:.2f}"])
     heads = ["estimate", "verdict", "log Z", "95% interval", "lower bound", "upper bound"]
     note = "± is one standard error. Bounds hold in expectation, each with its own error."
-    blocks += [TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))]
+    table = TableBlock("Estimates of log Z", [*heads, "seconds"], rows, True, note, (0, 1))
     diagnostics = [entry.get("diagnostics") or {} for entry in entries]
     titles = {"ess": "effective size", "r_hat": "R̂", "pareto_k": "Pareto k̂", "burn_in": "burn-in"}
     rows = [
         [titles.get(n, n.replace("_", " ")), *(value(e[n]) if n in e else "" for e in diagnostics)]
         for n in dict.fromkeys(name for numbers in diagnostics for name in numbers)
     ]
-    if rows:
-        columns = ["diagnostic", *(entry["name"] for entry in entries)]
-        blocks.append(TableBlock("Diagnostics", columns, rows, sortable=False))
-    return blocks
+    columns = ["diagnostic", *(entry["name"] for entry in entries)]
+    further = [TableBlock("Diagnostics", columns, rows, sortable=False)] if rows else []
+    return [*gallery(saved, "Estimates", pictures.log_z), table, *further]
 
 
-def _with_error_or_dash(mean: float | None, error: float | None) -> str:
+def _with_error_or_dash(mean: float | None = None, error: float | None = None) -> str:
     if mean is None:
         return "–"
     return f"{mean:.4f}" if error is None else with_error(mean, error)

@@ -12,10 +12,11 @@ from limbeck.arguments import Items, PathLike, Text, UserObject, checked_argumen
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError
 from limbeck.report import blocks, pictures
-from limbeck.report.blocks import Block, Code, Document, Drawing, Page, TableBlock, value
+from limbeck.report.blocks import Block, Code, Document, Page, TableBlock, gallery, value
 from limbeck.report.fidelity_plots import columns_together
 from limbeck.report.records import REPORTS
 from limbeck.storage import Saved, folders, read
+from limbeck.storage.files import plain
 from limbeck.text import visible
 
 
@@ -26,7 +27,7 @@ def write(folder: PathLike) -> Path:
     Arguments:
         folder: A result folder, written by a command or by `limbeck.storage.write`.
     """
-    report = document(read(folder), "p")
+    report = document(read(folder))
     return _write(Path(folder), Page([report], report.title))
 
 
@@ -41,7 +42,7 @@ def write_tour(
             raise ArgumentError(argument, "[]", "one or more, in a list")
     if Path(out).is_file():
         raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    reports = [document(read(folder), f"p{number}-") for number, folder in enumerate(folders, 1)]
+    reports = [document(read(folder)) for folder in folders]
     return _write(Path(out), Page(reports, title, list(findings), list(commands)))
 
 
@@ -57,60 +58,41 @@ def _write(folder: Path, page: Page) -> Path:
     return folders.write(folder, "report", content, keep=None) / "report.html"
 
 
-def document(saved: UserObject[Saved], prefix: UserObject[str] = "p") -> Document:
-    r"""The report on a saved result; `prefix` is put before the ids of its pictures."""
-    original, saved = saved.content, Saved(_visible(saved.content), saved.arrays)
+def document(saved: UserObject[Saved]) -> Document:
+    r"""The report on a saved result."""
+    original, saved = saved.content, Saved(plain(saved.content, visible), saved.arrays)
     content, notes = saved.content, list(saved.content["notes"])
-    drawing = Drawing(saved, prefix)
-    if not drawing.pictures:
+    if not blocks.can_draw():
         notes.append("Pictures are left out: they need matplotlib (pip install 'limbeck[report]').")
-    verb = REPORTS[content["verb"]][1]
     try:
+        stats, sections = REPORTS[content["verb"]][1](saved)
+        rows = []
+        for model in content["models"]:
+            size = "unknown" if model["role"] == "teacher" else "–"
+            size = size_in_words(model["bytes"]) if model.get("bytes") else size
+            rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
+        heads = ["role", "model", "parameters", "bytes"]
+        models = TableBlock("What was distilled", heads, rows, sortable=False, words=(0, 1))
+        history = content["history"]  # columns on scales of their own have pictures of their own
+        groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
+        names = [group[0] if len(groups) > 1 else None for group in groups]
+        draws = [partial(pictures.learning, name=name) for name in names]
+        curves = gallery(saved, "Learning curves", *draws)
+        if curves:
+            curves.append("If a curve still falls at its end, more steps would help.")
         sections = {
             "Verdicts": [content["verdicts"]] if content["verdicts"] else [],
-            "What was distilled": _models(content),
-            **verb.sections(drawing),
-            "How it learned": _learning(drawing),
+            "What was distilled": [models] if rows else [],
+            **sections,
+            "How it learned": curves,
             "Notes": list(map(str, notes)),
             **_circumstances(content),
         }
-        stats = verb.stats(content)
     except (LookupError, TypeError, AttributeError, ArgumentError) as error:
         received = f"a result of {content['verb']} with missing content ({error!r})"
         raise ArgumentError("folder", received, "one that limbeck wrote") from error
     title = content["title"] or f"A result of limbeck {content['verb']}"
     return Document(original, title, stats, sections)
-
-
-def _visible(value: Any) -> Any:
-    r"""The content of a result without control characters, for pages and pictures."""
-    if isinstance(value, dict):
-        return {visible(name): _visible(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return list(map(_visible, value))
-    return visible(value) if isinstance(value, str) else value
-
-
-def _models(content: Mapping[str, Any]) -> list[Block]:
-    r"""The models with their sizes."""
-    rows = []
-    for model in content["models"]:
-        size = "unknown" if model["role"] == "teacher" else "–"
-        size = size_in_words(model["bytes"]) if model.get("bytes") else size
-        rows.append([model["role"], str(model["name"]), value(model.get("parameters")), size])
-    heads = ["role", "model", "parameters", "bytes"]
-    table = TableBlock("What was distilled", heads, rows, sortable=False, words=(0, 1))
-    return [table] if rows else []
-
-
-def _learning(drawing: Drawing) -> list[Block]:
-    r"""Losses against steps, and other columns of the history on scales of their own."""
-    history = drawing.saved.content["history"]
-    groups = columns_together(history)[:3] if len(history.get("step") or ()) > 1 else []
-    several = len(groups) > 1
-    draws = [partial(pictures.learning, name=n[0] if several else None) for n in groups]
-    curves = drawing.gallery("Learning curves", *draws)
-    return [*curves, "If a curve still falls at its end, more steps would help."] if curves else []
 
 
 def _circumstances(content: Mapping[str, Any]) -> dict[str, list[Block]]:

@@ -26,12 +26,12 @@ from limbeck.report import compression, condensation, normalization
 from limbeck.report.summary import Arrays
 from limbeck.storage import EMPTY, FORMAT, VERBS
 
-# by verb: the function that makes a record, and the module whose functions write a report on it
+# by verb: the function that makes a record, and that which reports on it
 REPORTS: dict[str, tuple[Any, Any]] = {
-    "compress": (compression.compressed, compression),
-    "condense": (condensation.condensed, condensation),
-    "normalize": (normalization.normalized, normalization),
-    **dict.fromkeys(("logz", "evidence"), (normalization.estimated, normalization)),
+    "compress": (compression.compressed, compression.report_on),
+    "condense": (condensation.condensed, condensation.report_on),
+    "normalize": (normalization.normalized, normalization.report_on),
+    **dict.fromkeys(("logz", "evidence"), (normalization.estimated, normalization.report_on)),
 }
 
 

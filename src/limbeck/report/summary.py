@@ -37,14 +37,10 @@ def run_summary(result: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def model(name: str, role: str, of: object = None, cost: Cost | None = None) -> dict[str, Any]:
-    r"""The record of a model, with its cost if that is known; else the model `of` is measured."""
-    record: dict[str, Any] = {"name": name, "role": role, "parameters": None, "bytes": None}
-    if cost is not None:
-        latency = {str(size): seconds for size, seconds in cost.latency.items()}
-        return record | {"parameters": cost.parameters, "bytes": cost.bytes, "latency": latency}
-    size = {} if of is None else {"parameters": parameters(of), "bytes": bytes_on_disk(of)}
-    return record | size
+def model(name: str, role: str, of: object) -> dict[str, Any]:
+    r"""The record of a model, of its cost, or of the model itself, which is then measured."""
+    known = of if isinstance(of, Cost) else Cost(parameters(of), bytes_on_disk(of))
+    return {"name": name, "role": role, "parameters": known.parameters, "bytes": known.bytes}
 
 
 def named_network(module: object) -> str:

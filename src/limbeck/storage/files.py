@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -213,14 +213,14 @@ def load_weights(student: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
     copy_into(student.state_dict(), tensors, path)
 
 
-def plain(value: object) -> Any:
+def plain(value: object, text: Callable[[str], str] = str) -> Any:
     r"""A value as JSON can hold it: lists, dicts, numbers; None for numbers that are not finite."""
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {text(str(name)): plain(item, text) for name, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [plain(item) for item in value]
+        return [plain(item, text) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if isinstance(value, str | int | float | None) else str(value)
+    return value if isinstance(value, int | float | None) else text(str(value))

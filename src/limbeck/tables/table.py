@@ -253,9 +253,8 @@ class Table:
 
     def __repr__(self) -> str:
         title = f"{len(self.columns)} columns of {self.rows:,} rows"
-        table = PlainTable("column", "kind", "dtype", title=title, title_justify="left")
-        table.add_column("missing", justify="right")
-        table.add_column("categories", justify="right")
+        counts = ("missing", "categories")
+        table = PlainTable("column", "kind", "dtype", *counts, right=counts, title=title)
         for column in self.columns[: (shown := 30)]:
             codes = f"{len(column.categories):,}" if isinstance(column, Category) else ""
             kind = "whole number" if getattr(column, "counts", False) else column.kind

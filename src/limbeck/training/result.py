@@ -119,7 +119,7 @@ class Result:
 
     def table(self) -> Table:
         r"""The result as a table."""
-        table: Table = PlainTable(title="distillation", title_justify="left", show_header=False)
+        table: Table = PlainTable(title="distillation", show_header=False)
         count = sum(p.numel() for p in self.student.parameters())
         table.add_row("student", f"{type(self.student).__name__}, {count:,} parameters")
         table.add_row("objective", str(self.settings.get("loss", "")))

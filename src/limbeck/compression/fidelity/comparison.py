@@ -200,18 +200,6 @@ def decisive(task: str, labels: bool) -> tuple[str, str]:
     return "teacher", "rmse" if task == "regression" else "accuracy"
 
 
-def worse(
-    task: str, labels: bool, groups: dict[str, dict[str, Comparison]]
-) -> list[tuple[str, str]]:
-    r"""Columns and groups where the student is worse by more than `ERRORS` standard errors."""
-    return [
-        (column, group)
-        for column, parts in groups.items()
-        for group, part in parts.items()
-        if part.rows >= SMALL and advantage(task, labels, part) < -ERRORS
-    ]
-
-
 def advantage(task: str, labels: bool, part: Comparison) -> float:
     r"""Standard errors by which the student is better in a subgroup; infinite if unknown."""
     other, name = decisive(task, labels)

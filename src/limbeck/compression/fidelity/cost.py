@@ -35,31 +35,22 @@ def latencies(
         batch = select(as_rows(X), np.arange(size) % n)
         if hasattr(batch, "reset_index"):
             batch = batch.reset_index(drop=True)  # repeated rows get names of their own
-        for name, seconds_taken in _turns(calls, batch, seconds, clock).items():
-            times[name][size] = seconds_taken
+        # garbage is not collected meanwhile, and a coarse clock may not have moved
+        timers = {name: Timer(partial(call, batch), timer=clock) for name, call in calls.items()}
+        first = {name: max(timer.timeit(1), 1e-9) for name, timer in timers.items()}
+        medians: dict[str, list[float]] = {name: [] for name in timers}
+        # a first call of ten seconds is not repeated
+        left = {name: seconds for name in timers if first[name] < 10}
+        for _ in range(TURNS):
+            for name in [name for name, time_left in left.items() if time_left > 0]:
+                turn: list[float] = []
+                while len(turn) < MAX_CALLS and sum(turn) < seconds / TURNS:
+                    turn.append(max(timers[name].timeit(1), 1e-9))
+                left[name] -= sum(turn)
+                medians[name].append(statistics.median(turn))
+        for name in timers:
+            times[name][size] = statistics.median(medians[name] or [first[name]])
     return times
-
-
-def _turns(
-    calls: Mapping[str, Call], batch: object, seconds: float, clock: Callable[[], float]
-) -> dict[str, float]:
-    timers = {name: Timer(partial(call, batch), timer=clock) for name, call in calls.items()}
-
-    def time_once(name: str) -> float:  # garbage is not collected meanwhile
-        return max(timers[name].timeit(1), 1e-9)  # a coarse clock may not have moved
-
-    first = {name: time_once(name) for name in timers}
-    medians: dict[str, list[float]] = {name: [] for name in timers}
-    # a first call of ten seconds is not repeated
-    left = {name: seconds for name in timers if first[name] < 10}
-    for _ in range(TURNS):
-        for name in [name for name, time_left in left.items() if time_left > 0]:
-            turn: list[float] = []
-            while len(turn) < MAX_CALLS and sum(turn) < seconds / TURNS:
-                turn.append(time_once(name))
-            left[name] -= sum(turn)
-            medians[name].append(statistics.median(turn))
-    return {name: statistics.median(medians[name] or [first[name]]) for name in timers}
 
 
 @dataclass(frozen=True)

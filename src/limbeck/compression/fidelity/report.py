@@ -114,8 +114,8 @@ class Fidelity(Comparison):
         text = table_text(self.table(), *further).rstrip()
         files = [f"{self.names[model]}: {c.files}" for model, c in self.costs.items() if c.files]
         notes = [f"Bytes are those of {', '.join(files)}."] if files else []
-        notes += [*tables.remarks(self), *self.notes]
-        return visible("\n".join(filter(None, [text, *notes, self.sentence(), self.need()])))
+        lines = [text, *notes, tables.remark(self), *self.notes, self.sentence(), self.need()]
+        return visible("\n".join(filter(None, lines)))
 
     __repr__ = __str__
 
@@ -201,7 +201,11 @@ def fidelity(
         rarest=rare.rarest, worst=rare.worst, unchecked=rare.unchecked,
         costs={model: cost or Cost() for model, cost in zip(NAMES, costs, strict=True)},
         by_class=comparison.by_class(data), by_group=parts,
-        worse=comparison.worse(task, data.y is not None, parts),
+        worse=[
+            (column, group) for column, groups in parts.items() for group, part in groups.items()
+            if part.rows >= comparison.SMALL
+            and comparison.advantage(task, data.y is not None, part) < -comparison.ERRORS
+        ],
         calibration=curves, disagreements=_disagreements(data), pairs=_pairs(data),
         notes=list(notes),
     )  # fmt: skip
@@ -331,9 +335,8 @@ def _worst(
         share = (w * hits).mean() / most if most > 0 else math.inf
         return not clear, share, int(members.sum()), k
 
-    few = np.flatnonzero((counts >= LEAST_ROWS) & (counts < MIN_CLASS_ROWS)).tolist()
-    lost = [k for k in few if not rank(k)[0]]
-    classes = np.flatnonzero(counts >= MIN_CLASS_ROWS).tolist() + lost
+    large = np.flatnonzero(counts >= LEAST_ROWS).tolist()
+    classes = [k for k in large if counts[k] >= MIN_CLASS_ROWS or not rank(k)[0]]
     if not classes:
         return int(counts.argmax()), False
     worst = min(classes, key=rank)

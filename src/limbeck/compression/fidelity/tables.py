@@ -92,7 +92,7 @@ def table(report: Fidelity) -> Table:
     rows += _cost_rows(report, models)
     heads = ["", *(heading(report.names[model]) for model in models)]
     heads.insert(3, "student − teacher")
-    result = PlainTable(title=f"fidelity on {_rows(report)}", title_justify="left")
+    result = PlainTable(title=f"fidelity on {_rows(report)}")
     if report.labelled:
         result.caption_justify = "left"
         differences = "differences are paired, of percentages in points"
@@ -134,13 +134,9 @@ def group_table(report: Fidelity) -> Table:
         title += f" (the {MAX_GROUPS} worst of {len(parts)})"
         parts = groups(report, worst=True)[:MAX_GROUPS]
     models = ["teacher", "student"] if report.labelled else ["student"]
-    heads = ["column", "group", "rows", *models, f"student − {other}"]
-    heads += ["worse"] if report.worse else []
-    result = PlainTable(title=title, title_justify="left")
-    for head in heads:
-        words = head in ("column", "group", "worse")
-        result.add_column(head, justify="left" if words else "right", overflow="fold")
-    before = None
+    numbers = ["rows", *models, f"student − {other}"]
+    heads = ["column", "group", *numbers, *(["worse"] if report.worse else [])]
+    result, before = PlainTable(*heads, right=numbers, title=title), None
     for column, group, part in parts:
         cells = [figure_in_words(name, part.measures[model].get(name)) for model in models]
         cells.append(figure_in_words(name, part.differences.get(other, {}).get(name), signed=True))
@@ -161,10 +157,9 @@ def class_table(report: Fidelity) -> Table:
     if len(parts) > MAX_GROUPS:
         title += f" (the {MAX_GROUPS} that lose most, of {len(parts)})"
         parts.sort(key=lost)
-    result = PlainTable(title=title, title_justify="left")
     gaps = ["student − teacher"] * report.labelled
-    for head in ("class", "rows", *models, *gaps, "KL from teacher"):
-        result.add_column(head, justify="left" if head == "class" else "right", overflow="fold")
+    numbers = ["rows", *models, *gaps, "KL from teacher"]
+    result = PlainTable("class", *numbers, right=numbers, title=title)
     for name, part in parts[:MAX_GROUPS]:
         cells = [figure_in_words("rare_recall", part.measures[m]["recall"]) for m in models]
         if report.labelled:
@@ -183,10 +178,10 @@ def groups(report: Fidelity, *, worst: bool = False) -> list[tuple[str, str, Com
     return parts
 
 
-def remarks(report: Fidelity) -> list[str]:
-    r"""The subgroups where the student is worse, the worst first."""
+def remark(report: Fidelity) -> str:
+    r"""A sentence on the subgroups where the student is worse, the worst first; "" if none is."""
     if not report.worse:
-        return []
+        return ""
     other, name = decisive(report.task, report.labelled)
     parts = [part for part in groups(report, worst=True) if part[:2] in report.worse]
     models, texts = ["student", "teacher"] if report.labelled else ["student"], []
@@ -197,12 +192,19 @@ def remarks(report: Fidelity) -> list[str]:
         texts.append(f"{column} = {group} ({about})")
     more = f"; and {len(parts) - MAX_NAMED} more" if len(parts) > MAX_NAMED else ""
     what = "worse than the teacher" if report.labelled else "less faithful than elsewhere"
-    return [f"The student is {what} by more than 3 standard errors for {'; '.join(texts)}{more}."]
+    return f"The student is {what} by more than 3 standard errors for {'; '.join(texts)}{more}."
 
 
 def sentence(report: Fidelity) -> str:
     r"""The result in one sentence: retention, agreement and savings, as far as they are known."""
-    verbs = [] if report.main in ("agreement", "teacher_r2") else [_quality(report)]
+    verbs = []
+    if report.main not in ("agreement", "teacher_r2") and math.isnan(report.retention):
+        noun = measure_title(report, report.main)
+        one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
+        verbs = [f"has {noun} {one} where the teacher has {two}"]
+    elif report.main not in ("agreement", "teacher_r2"):
+        share = ("only " if report.retention < LITTLE else "") + percent(report.retention)
+        verbs = [f"keeps {share} of {retention_noun(report)}{_all_values(report)}"]
     verbs.append(_faithfulness(report, bool(verbs)))
     if savings := _savings(report):
         verbs.append(f"is {' and '.join(savings)}")
@@ -227,17 +229,6 @@ def retention_noun(report: Fidelity, name: str = "") -> str:
     r"""A measure, or the main one: "the teacher's accuracy", "… recall of class fraud"."""
     owner = "the teacher's "
     return owner + measure_title(report, name or report.main).replace(owner, "")
-
-
-def _quality(report: Fidelity) -> str:
-    r"""The least retention, and the values of the other measures."""
-    if math.isnan(report.retention):
-        noun = measure_title(report, report.main)
-        one, two = (_value(report, model, report.main) for model in ("student", "teacher"))
-        return f"has {noun} {one} where the teacher has {two}"
-    only = "only " if report.retention < LITTLE else ""
-    share = f"{only}{percent(report.retention)}"
-    return f"keeps {share} of {retention_noun(report)}{_all_values(report)}"
 
 
 def _faithfulness(report: Fidelity, after_quality: bool) -> str:
