@@ -37,8 +37,6 @@ def prepare(folder: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"checkpoint: cannot write into {folder} ({error})") from error
     if manifest is None or manifest.kind != "checkpoint":
-        if (folder / "checkpoint.safetensors").exists():
-            raise folders.without_manifest(folder, "checkpoint", "")
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
             "expected a new or empty folder, or one that limbeck wrote"
