@@ -6,7 +6,9 @@ import importlib.util
 import inspect
 import json
 import re
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import typer
 
-from limbeck.cli.options import ONE_CALL, Common, command_line
+from limbeck.cli.options import ONE_CALL, Common
 from limbeck.cli.requirements import Requirement, check_requirements, parse_requirements
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
@@ -147,8 +149,9 @@ def _make_result(
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved
                 failure = error
+            words = shlex.join(["limbeck", *sys.argv[1:]])
             content, arrays = records.to_record(
-                outcome.result, verb=folder.command, command=command_line(ctx), seed=common.seed,
+                outcome.result, verb=folder.command, command=visible(words), seed=common.seed,
                 **outcome.evidence,
             )  # fmt: skip
             content["verdicts"] += check_requirements(requirements, content)

@@ -3,7 +3,6 @@ r"""Options that commands share; options in TOML files and on the command line."
 from __future__ import annotations
 
 import json
-import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -164,21 +163,3 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
         left_out = f"# {name}: default"
         text += (left_out if value is None else f"{name} = {literal(value)}") + "\n"
     return text
-
-
-def command_line(ctx: typer.Context) -> str:
-    r"""The command line that repeats a call: all that differs from the defaults."""
-    arguments, options = list[str](), list[str]()
-    for param in ctx.command.params:
-        value = ctx.params.get(str(param.name))
-        if param.name in ONE_CALL or value is None or value == param.default:
-            continue
-        values = list(map(str, value if isinstance(value, list | tuple) else [value]))
-        name = next((opt for opt in param.opts if opt.startswith("--")), "")
-        if param.param_type_name == "argument":
-            arguments += values
-        elif isinstance(value, bool):
-            options += [name] if value else param.secondary_opts[:1]
-        else:
-            options += [word for text in values for word in (name, text)]
-    return shlex.join(["limbeck", str(ctx.info_name), *arguments, *options])
