@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, first_line, shown
 
 T = TypeVar("T")
 Checked = TypeVar("Checked", bound=Callable[..., Any])
@@ -207,7 +207,7 @@ class DeviceName(Converter):
         try:
             torch.empty(0, device=torch.device(value))
         except Exception as error:  # of the device's own backend
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            reason = first_line(error)
         return f"a device of this machine ({reason})"
 
 

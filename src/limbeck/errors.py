@@ -81,6 +81,23 @@ def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterato
         raise ArgumentError(outside + part, error.received, error.expected + more) from error
 
 
+def first_line(error: BaseException) -> str:
+    r"""The first line of an error's text, or its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def refuse_unreadable(argument: str, path: object, expected: str) -> Iterator[None]:
+    r"""Context in which a file is refused by the errors of its reader, which are of many kinds."""
+    try:
+        yield
+    except LimbeckError:
+        raise
+    except Exception as error:
+        received = f"{path}, which cannot be read ({first_line(error)})"
+        raise ArgumentError(argument, received, expected) from error
+
+
 class NotDifferentiableError(LimbeckError):
     r"""A loss needs input derivatives of a model that has none."""
 

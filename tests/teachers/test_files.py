@@ -36,7 +36,7 @@ def test_what_is_no_model_is_refused_with_the_librarys_reason(
     pytest.importorskip(library)
     path = tmp_path / f"model.{ending}"
     path.write_text("hello")
-    with refused("teacher", "unreadable:", expected=expected) as error:
+    with refused("teacher", "which cannot be read", expected=expected) as error:
         as_row_teacher(path, X)
     assert error.value.__cause__ is not None
 

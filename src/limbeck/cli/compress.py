@@ -12,7 +12,7 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import options as opt
 from limbeck.cli.command import USER, Outcome, interrupt_after_step, say, show
-from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+from limbeck.errors import ArgumentError, LimbeckError, refuse_unreadable, rename_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,13 +40,10 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
             f"teacher: {path} is a pickle, and reading a pickle runs any code in it; add "
             "--trust-pickle if you trust its source"
         )
-    try:
-        import joblib
+    import joblib
 
+    with refuse_unreadable("teacher", path, "a pickle of the versions that are installed here"):
         return joblib.load(path)  # it reads plain pickles too
-    except Exception as error:  # whatever a pickle may raise
-        expected = "a pickle of the versions that are installed here"
-        raise files.unreadable("teacher", path, error, expected) from error
 
 
 def student_of(text: str) -> Any:

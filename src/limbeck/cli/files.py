@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, refuse_unreadable
 
 if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
@@ -141,11 +141,11 @@ def read_rows(
         data = data.drop(columns=[name for name, _ in left_out])
     elif is_npz:  # rows are X, or the only other array
         arrays = {name: part for name, part in data.items() if name not in named.values()}
-        name = next((key for key in arrays if key in ("X", "x") or len(arrays) == 1), None)
-        if name is None:
+        rows = [part for name, part in arrays.items() if name in ("X", "x") or len(arrays) == 1]
+        if not rows:
             received = f"{path}, with {', '.join(data) or 'nothing'}"
             raise ArgumentError(argument, received, "rows under the name X, or one array")
-        data = arrays[name]
+        data = rows[0]
     if not data.shape or not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     for option, part in zip(named, (y, weights), strict=True):
@@ -161,21 +161,11 @@ def read_data(path: Path, argument: str) -> Any:
     require_path(path, argument, f"a file: {', '.join(DATA_SUFFIXES)}", "file")
     if suffix not in DATA_SUFFIXES:
         raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(DATA_SUFFIXES)}")
-    try:
+    with refuse_unreadable(argument, path, f"a {suffix} file"):
         data = _read_numpy(path) if suffix in (".npy", ".npz") else _read_table(path, suffix)
-    except LimbeckError:
-        raise
-    except Exception as error:  # of the readers' many kinds
-        raise unreadable(argument, path, error, f"a {suffix} file") from error
     if getattr(data, "ndim", 1) == 0:
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     return data
-
-
-def unreadable(argument: str, path: Path, error: Exception, expected: str) -> ArgumentError:
-    r"""The error about a file that cannot be read, with the first line of the reason."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ArgumentError(argument, f"{path}, unreadable: {reason}", expected)
 
 
 def _read_table(path: Path, suffix: str) -> pd.DataFrame:

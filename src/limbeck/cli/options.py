@@ -13,40 +13,32 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer import Argument, Option
 
-from limbeck.cli.files import require_path, unreadable
-from limbeck.errors import ArgumentError
+from limbeck.cli.files import require_path
+from limbeck.errors import ArgumentError, refuse_unreadable
 from limbeck.records import read_value
 
 # options that are not part of its settings; trust is not taken from a file
 ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    r"""The content of a TOML file."""
-    require_path(path, "--config", "a TOML file", "file")
-    try:
-        return parse_config(path.read_bytes(), path)
-    except OSError as error:
-        raise unreadable("--config", path, error, "a TOML file") from error
-
-
 def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
     r"""The values of a TOML file with this content."""
-    try:
+    with refuse_unreadable("--config", path, "a TOML file"):
         text = content.decode("utf-8")
         # the parser takes quadratic time for names of many parts, which no option has
         if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
             raise ValueError("a name of more than 16 parts")
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
-        raise unreadable("--config", path, error, "a TOML file") from error
 
 
 def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
     r"""Take a file's options as defaults; options on the command line override them."""
     if path is None or ctx.resilient_parsing:
         return path
-    options = {name.replace("-", "_"): value for name, value in read_config(path).items()}
+    require_path(path, "--config", "a TOML file", "file")
+    with refuse_unreadable("--config", path, "a TOML file"):
+        content = path.read_bytes()
+    options = {name.replace("-", "_"): v for name, v in parse_config(content, path).items()}
     command = options.pop("command", ctx.info_name)
     if command != ctx.info_name:
         expected = f"options of {ctx.info_name}; it is for limbeck {command}"

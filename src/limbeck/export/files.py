@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from limbeck.arrays import part_of
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, first_line
 
 TOLERANCE = 1e-5  # largest difference from torch, relative to the largest answer and one
 CHECKS = {  # by format: what is written, what it is run with, and its tolerance
@@ -59,8 +59,7 @@ def exporting(name: str, what: str) -> Iterator[None]:
         with warnings.catch_warnings(action="ignore"):
             yield
     except Exception as error:  # of the exporter's many kinds
-        cause = error.__cause__ or error
-        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        reason = first_line(error.__cause__ or error)
         advice = f"; {FREE}" if "(batch)" in reason else ""
         message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
         raise LimbeckError(message) from error

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, TypeAlias
 import numpy as np
 
 from limbeck import numpy_files
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, refuse_unreadable
 from limbeck.posteriors.draws import group
 
 INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
@@ -169,18 +169,12 @@ def open_files(
         if not (path.is_file() or (path.is_dir() and kind == ".zarr")):
             reason = "which is no file" if path.exists() else "which does not exist"
             raise ArgumentError("posterior", f"{path}, {reason}", "an existing file")
-    try:
+    with refuse_unreadable("posterior", paths[0], f"draws in a {kind} file"):
         if kind == ".csv":
             return _read_csv(paths, choose)
         if kind in (".npy", ".npz"):
             return Variables(_numpy(paths[0], choose), layout)
         return Variables(_xarray(paths[0], choose, stack), layout)
-    except LimbeckError:
-        raise
-    except Exception as error:  # of the readers' many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        received = f"{paths[0]}, which cannot be read ({reason})"
-        raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, refuse_unreadable
 from limbeck.evaluation import evaluating
 from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
@@ -253,7 +253,7 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     module: Any = import_extra(library, extra, "teacher: this file needs")
     if library in PROBES:
         _probe(fingerprints.of_files([path]), path, library)
-    try:
+    with refuse_unreadable("teacher", path, f"a model as {name} writes it"):
         if name == "ONNX":
             _check_external_data(path)
             model = module.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -261,12 +261,6 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
             model = module.CatBoost().load_model(str(path))
         else:
             model = module.Booster(model_file=str(path))
-    except LimbeckError:
-        raise
-    except Exception as error:  # each library has its own
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        expected = f"a model as {name} writes it"
-        raise ArgumentError("teacher", f"{str(path)!r}, unreadable: {reason}", expected) from error
     files = [path]
     if name == "ONNX":  # files beside it, to which it refers, may hold large weights
         content = path.read_bytes()

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, LimbeckError, first_line, shown
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -125,8 +125,7 @@ class Logger(Callback):
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        text = f"{self!r} stopped logging ({reason}); training continues without it"
+        text = f"{self!r} stopped logging ({first_line(error)}); training continues without it"
         warnings.warn(text, stacklevel=2)
 
 
