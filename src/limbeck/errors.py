@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class LimbeckError(Exception):
@@ -79,6 +80,25 @@ def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterato
         if inside == outside or other or part[:1] not in ("", "["):
             raise
         raise ArgumentError(outside + part, error.received, error.expected + more) from error
+
+
+def require_path(
+    path: Path, argument: str, expected: str, kind: str = "any", endings: Collection[str] = ()
+) -> str:
+    r"""The ending of a path that exists, is of the kind ("file", "folder"), and has an ending."""
+    ending = path.suffix.lower()
+    expected += f": a name that ends in {', '.join(endings)}" if endings else ""
+    if {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]():
+        if endings and ending not in endings:
+            raise ArgumentError(argument, str(path), expected)
+        return ending
+    problem = "a folder" if kind == "file" else "a file"
+    if not path.exists():
+        names = [entry.name for entry in path.parent.glob("*")]
+        near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+        hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
+        problem = f"which does not exist{hint}"
+    raise ArgumentError(argument, f"{path}, {problem}", expected)
 
 
 def first_line(error: BaseException) -> str:

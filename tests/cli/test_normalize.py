@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused(refused, here):
     for words, said in (
         (("normalize", "none.npz"), "none.npz, which does not exist"),
         (("normalize", "draws.npz"), "which holds"),
-        (("normalize", "train.csv"), "an RBM's file"),
+        (("normalize", "train.csv"), "a name that ends in .npz"),
         (("normalize", "models:number"), "without"),
         (("normalize", "rbm.npz", "--student", "nad"), "did you mean 'nade'?"),
         (("normalize", "rbm.npz", "--loss", "kll", *QUICK), "kll"),

@@ -17,7 +17,7 @@ def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
     for name in ("model.pkl", "resnet", "model.pt"):
         with refused("teacher", name, expected="ends in .onnx, .json"):
             as_row_teacher(name, X)
-    with refused("teacher", "which is not a file"):
+    with refused("teacher", "which does not exist"):
         as_row_teacher(tmp_path / "model.onnx", X)
 
 

@@ -12,7 +12,13 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli import options as opt
 from limbeck.cli.command import USER, Outcome, interrupt_after_step, say, show
-from limbeck.errors import ArgumentError, LimbeckError, refuse_unreadable, rename_argument
+from limbeck.errors import (
+    ArgumentError,
+    LimbeckError,
+    refuse_unreadable,
+    rename_argument,
+    require_path,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,16 +31,10 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
     r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""
     if files.is_reference(text):
         return files.load_object(text, "teacher")
-    path, models = Path(text), files.MODEL_SUFFIXES
-    expected = (
-        f"module:name of your own code, a model's file ({', '.join(models)}), or a pickle "
-        "with --trust-pickle"
-    )
-    if path.suffix.lower() not in (*models, *files.PICKLE_SUFFIXES):
-        raise ArgumentError("teacher", repr(text), expected)
-    files.require_path(path, "teacher", expected, "file")
-    if path.suffix.lower() in models:
-        return str(path)
+    path, endings = Path(text), (*files.MODEL_SUFFIXES, *files.PICKLE_SUFFIXES)
+    expected = "module:name of your own code, or a model's file, if a pickle with --trust-pickle"
+    if require_path(path, "teacher", expected, "file", endings) in files.MODEL_SUFFIXES:
+        return text
     if not trust_pickle:
         raise LimbeckError(
             f"teacher: {path} is a pickle, and reading a pickle runs any code in it; add "

@@ -13,7 +13,7 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Outcome
 from limbeck.cli.options import Common, Drop, Preset
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, rename_argument, require_path
 
 Draws = Annotated[
     list[str],
@@ -51,7 +51,7 @@ def _load_draws(texts: list[str], argument: str) -> Any:
     if len(texts) == 1 and files.is_reference(texts[0]):
         return files.load_object(texts[0], argument)
     for text in texts:
-        files.require_path(Path(text), argument, "existing files, or module:name")
+        require_path(Path(text), argument, "existing files, or module:name")
     return texts if len(texts) > 1 else texts[0]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limbeck.errors import ArgumentError, refuse_unreadable
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 
 if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
@@ -26,19 +26,6 @@ MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
 MAX_COLUMNS = 100_000  # of a CSV file; pandas takes kilobytes of memory for each
 MAX_HEADER = 2**24  # characters of a first line that are looked at
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
-
-
-def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
-    r"""Refuse a path that does not exist, or is not of the `kind` ("file" or "folder")."""
-    if {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]():
-        return
-    problem = "a folder" if kind == "file" else "a file"
-    if not path.exists():
-        names = [entry.name for entry in path.parent.glob("*")]
-        near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-        hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
-        problem = f"which does not exist{hint}"
-    raise ArgumentError(argument, f"{path}, {problem}", expected)
 
 
 def is_reference(text: str) -> bool:
@@ -157,10 +144,7 @@ def read_rows(
 
 def read_data(path: Path, argument: str) -> Any:
     r"""The content of a file: a frame, an array, or a dict of arrays (npz)."""
-    suffix = path.suffix.lower()
-    require_path(path, argument, f"a file: {', '.join(DATA_SUFFIXES)}", "file")
-    if suffix not in DATA_SUFFIXES:
-        raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(DATA_SUFFIXES)}")
+    suffix = require_path(path, argument, "a file of rows", "file", DATA_SUFFIXES)
     with refuse_unreadable(argument, path, f"a {suffix} file"):
         data = _read_numpy(path) if suffix in (".npy", ".npz") else _read_table(path, suffix)
     if getattr(data, "ndim", 1) == 0:

@@ -23,12 +23,7 @@ def _load_target(text: str) -> Any:
     r"""The user's own energy, or the RBM of a file."""
     if files.is_reference(text):
         return files.load_object(text, "target")
-    path, suffixes = Path(text), (".npz", ".mat", ".safetensors")
-    suffix, expected = path.suffix.lower(), f"an RBM's file: {', '.join(suffixes)}"
-    if suffix not in suffixes:
-        raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
-    files.require_path(path, "target", expected)
-    with rename_argument("path", "target"):
+    with rename_argument("path", "target", ", or module:name of your own code"):
         return lb.RBM.load(text)
 
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer import Argument, Option
 
-from limbeck.cli.files import require_path
-from limbeck.errors import ArgumentError, refuse_unreadable
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 from limbeck.records import read_value
 
 # options that are not part of its settings; trust is not taken from a file

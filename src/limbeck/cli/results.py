@@ -19,7 +19,13 @@ from limbeck.cli import files
 from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug
-from limbeck.errors import ArgumentError, LimbeckError, refuse_unreadable, rename_argument
+from limbeck.errors import (
+    ArgumentError,
+    LimbeckError,
+    refuse_unreadable,
+    rename_argument,
+    require_path,
+)
 
 if TYPE_CHECKING:
     from limbeck.storage.folders import Files
@@ -120,7 +126,7 @@ def info(
 
 def describe_path(path: Path) -> dict[str, str]:
     r"""What a path is, by name: "path", "is", and further properties."""
-    files.require_path(path, "path", "a file, or a result's folder")
+    require_path(path, "path", "a file, or a result's folder")
     suffix = path.suffix.lower()
     describe = _describe_folder if path.is_dir() and suffix != ".zarr" else DESCRIPTIONS.get(suffix)
     if describe is None:

@@ -20,6 +20,7 @@ from limbeck.errors import (
     LimbeckError,
     first_line,
     refuse_unreadable,
+    require_path,
 )
 from limbeck.storage import files
 
@@ -30,12 +31,7 @@ ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
 def read(path: Path) -> dict[str, Any]:
     r"""The arrays W (I, J), a (I,) and b (J,) of a file, under either set of names."""
-    suffix = path.suffix.lower()
-    if suffix not in READERS:
-        raise ArgumentError("path", str(path), f"a name that ends in {', '.join(READERS)}")
-    if not path.is_file():
-        state = "a folder" if path.is_dir() else "which does not exist"
-        raise ArgumentError("path", f"{path}, {state}", ACCEPTED)
+    suffix = require_path(path, "path", ACCEPTED, "file", READERS)
     with refuse_unreadable("path", path, ACCEPTED):
         arrays = READERS[suffix](path)
     for names in NAMES:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, refuse_unreadable
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 from limbeck.evaluation import evaluating
 from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
@@ -243,12 +243,7 @@ def _check_external_data(path: Path) -> None:
 def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     r"""The model in an .onnx, .json or .ubj (XGBoost), .txt (LightGBM) or .cbm (CatBoost) file."""
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        expected = f"a file that ends in {', '.join(FORMATS)}, or the model itself, loaded"
-        raise ArgumentError("teacher", repr(str(path)), expected)
-    if not path.is_file():
-        raise ArgumentError("teacher", f"{str(path)!r}, which is not a file", "an existing file")
-    name = FORMATS[path.suffix.lower()]
+    name = FORMATS[require_path(path, "teacher", "a loaded model, or a file", "file", FORMATS)]
     library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
     module: Any = import_extra(library, extra, "teacher: this file needs")
     if library in PROBES:
