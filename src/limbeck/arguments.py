@@ -14,7 +14,7 @@ import operator
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.errors import ArgumentError, first_line, shown
+from limbeck.errors import choice as choice
 
 T = TypeVar("T")
 Checked = TypeVar("Checked", bound=Callable[..., Any])
@@ -330,8 +331,3 @@ def integer(argument: str, value: object, expected: str, least: int | None = Non
     r"""A whole number from `least`."""
     result: int = Whole(least)(argument, value, expected)
     return result
-
-
-def choice(argument: str, value: object, known: Collection[str]) -> None:
-    r"""Refuse a value that is not one of the known names."""
-    Choice(*known)(argument, value)

@@ -54,6 +54,12 @@ class ArgumentError(LimbeckError, ValueError):
         return cls(argument, "an unknown name", expected)
 
 
+def choice(argument: str, value: object, known: Collection[str]) -> None:
+    r"""Refuse a value that is not one of the known names."""
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError.unknown(argument, value, known)
+
+
 def suggestion(name: object, known: list[str]) -> str:
     r"""The known name that is most like another one, whatever their case, as text; "" if none."""
     names = {k.lower(): k for k in known}

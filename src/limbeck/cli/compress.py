@@ -15,6 +15,7 @@ from limbeck.cli.command import USER, Outcome, interrupt_after_step, say, show
 from limbeck.errors import (
     ArgumentError,
     LimbeckError,
+    choice,
     refuse_unreadable,
     rename_argument,
     require_path,
@@ -79,8 +80,7 @@ def _teacher_rows(
     x: np.ndarray | pd.DataFrame, teacher: object, rows: str
 ) -> np.ndarray | pd.DataFrame:
     r"""Rows as the teacher takes them: a frame, unless `rows` or the teacher asks for an array."""
-    if rows not in ("auto", "frame", "array"):
-        raise ArgumentError.unknown("--rows", rows, ("auto", "frame", "array"))
+    choice("--rows", rows, ("auto", "frame", "array"))
     is_frame = hasattr(x, "columns")
     if rows == "frame" and not is_frame:
         raise ArgumentError("--rows", "'frame' for an array", "a CSV or Parquet file")
@@ -180,8 +180,7 @@ def compress(
         max_queries -= len(test_rows.x)
     known = list(map(str, getattr(test_rows.x, "columns", ())))
     for name in group or ():
-        if name not in known:
-            raise ArgumentError.unknown("--group", name, known)
+        choice("--group", name, known)
     frame: Any = test_rows.x
     groups = {name: frame[name].to_numpy() for name in group} if group else None
     with rename_argument("sample_weight", "--sample-weight"):

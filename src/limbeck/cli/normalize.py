@@ -13,7 +13,7 @@ from limbeck.cli import files
 from limbeck.cli.command import Outcome, say
 from limbeck.cli.options import Common, Preset, Target
 from limbeck.cli.results import load_result
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, choice, rename_argument
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +41,7 @@ def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) 
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
-    if kind not in students:
-        raise ArgumentError.unknown("--student", kind, (*students, "module:name"))
+    choice("--student", kind, (*students, "module:name"))
     default = default_student(target, seed)
     return students[kind](
         target.support.size, default.hidden if hidden is None else hidden, support=target.support,
@@ -88,8 +87,7 @@ def normalize(
 
     limbeck normalize rbm.npz --hidden 500 --steps 20000
     """
-    if log_z not in ("none", "bridge", "importance"):
-        raise ArgumentError.unknown("--log-z", log_z, ("none", "bridge", "importance"))
+    choice("--log-z", log_z, ("none", "bridge", "importance"))
     model = _load_target(target)
     events = _read_events(start, model, "--start")
     evidence: dict[str, Any] = {"target": model, "data": _read_events(test, model, "--test")}
@@ -134,8 +132,7 @@ def logz(
     from limbeck.normalization.log_partition import METHODS, choose_method
     from limbeck.training.config import choose_device
 
-    if method not in METHODS:
-        raise ArgumentError.unknown("--method", method, METHODS)
+    choice("--method", method, METHODS)
     device = choose_device(common.device)
     model = _load_target(target)
     check_target(model, chains=False)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer import Argument, Option
 
-from limbeck.errors import ArgumentError, refuse_unreadable, require_path
+from limbeck.errors import ArgumentError, choice, refuse_unreadable, require_path
 from limbeck.records import read_value
 
 # options that are not part of its settings; trust is not taken from a file
@@ -45,8 +45,7 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
     known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
     kinds = get_type_hints(ctx.command.callback)
     for name, value in options.items():
-        if name not in known:
-            raise ArgumentError.unknown(f"{path}", name, known)
+        choice(str(path), name, known)
         # the command line's own conversions would take 1.5 for 1, and true for 1
         is_path = Path in (kinds[name], *get_args(kinds[name]))
         read_value(value, str if is_path else kinds[name], f"{path}: {name}")
