@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,12 +68,12 @@ def suggestion(name: object, known: list[str]) -> str:
     return f" (did you mean {names[near[0]]!r}?)" if near else ""
 
 
-def user_stacklevel() -> int:
-    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
-    level, frame = 1, sys._getframe(1)
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    r"""Warn of something, at the user's own line."""
+    level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(message, category, stacklevel=level)
 
 
 @contextmanager

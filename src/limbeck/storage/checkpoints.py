@@ -3,14 +3,13 @@ r"""Checkpoint folders: they hold the last two checkpoints, each named by its st
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from limbeck.errors import CheckpointError
+from limbeck.errors import CheckpointError, warn
 from limbeck.records import damaged
 from limbeck.storage import files, folders
 
@@ -77,7 +76,7 @@ def read(folder: Path) -> Checkpoint | None:
             continue
         if errors:
             text = f"{errors[0]}. The run continues from the checkpoint before it, of step {step:,}"
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         return Checkpoint(folder / name, tensors, about)
     if errors:
         raise errors[0]

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from limbeck import outputs as forms
 from limbeck.arguments import Choice, Flag, UserObject, checked_arguments, choice
-from limbeck.arrays import Batch, X, as_dict, rows
+from limbeck.arrays import Batch, X, as_dict, rows, to_numpy
 from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 from limbeck.evaluation import View, close_taps, depends_on_inputs, evaluating
-from limbeck.teachers.keys import to_numpy
 
 
 class Teacher:

@@ -73,17 +73,12 @@ def is_estimator(value: object) -> bool:
     return hasattr(value, "predict_proba") or _estimator_type(value) is not None
 
 
-def _estimator_type(value: object) -> str | None:
-    # scikit-learn's newer and older versions; others need no scikit-learn
-    if not hasattr(value, "__sklearn_tags__") and not hasattr(value, "_estimator_type"):
-        return None
-    from sklearn.base import is_classifier, is_regressor
-
+def _estimator_type(value: Any) -> str | None:
     try:
-        kinds = {"classifier": is_classifier(value), "regressor": is_regressor(value)}
-    except AttributeError:  # not one of scikit-learn's family
-        return None
-    return next((kind for kind, matches in kinds.items() if matches), None)
+        kind = value.__sklearn_tags__().estimator_type
+    except AttributeError:  # of another library, or before scikit-learn 1.6
+        kind = getattr(value, "_estimator_type", None)
+    return kind if kind in ("classifier", "regressor") else None
 
 
 def is_fitted(estimator: object) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_plain_array
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, LimbeckError, warn
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, missing, row_keys, select
 from limbeck.teachers.query import FAILURES, Query, TeacherError
@@ -117,7 +117,7 @@ def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
         if rare:
             message = f"folds: {rare} classes have fewer distinct rows than there are folds, "
             message += f"{folds}; clones that have not seen a class give it probability 0"
-            warnings.warn(message, stacklevel=3)
+            warn(message)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the same, in other words

@@ -7,7 +7,6 @@ import math
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, user_stacklevel
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, warn
 from limbeck.evaluation import evaluate
 from limbeck.progress import tracked
 from limbeck.samplers.chains import float_tensor
@@ -186,7 +185,7 @@ class _Session:
             if key is None:
                 message = "cache: the content of a callable is unknown, so nothing is stored on "
                 message += "disk; pass a cache_key that identifies this teacher"
-                warnings.warn(message, stacklevel=user_stacklevel())
+                warn(message)
             else:
                 names = () if teacher.classes is None else [str(name) for name in teacher.classes]
                 content = getattr(teacher, "cache_kind", "values")
@@ -368,7 +367,7 @@ class _Session:
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warnings.warn(message, stacklevel=user_stacklevel())
+            warn(message)
 
 
 class ScaledTeacher(nn.Module):

@@ -9,14 +9,13 @@ import io
 import json
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, LimbeckError, first_line, shown
+from limbeck.errors import ArgumentError, LimbeckError, first_line, shown, warn
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -126,7 +125,7 @@ class Logger(Callback):
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         text = f"{self!r} stopped logging ({first_line(error)}); training continues without it"
-        warnings.warn(text, stacklevel=2)
+        warn(text)
 
 
 class CSVLogger(Logger):
