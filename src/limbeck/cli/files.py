@@ -204,6 +204,8 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
     r"""Rows to train on, and a random share of them set aside."""
     import numpy as np
 
+    from limbeck.teachers.keys import select
+
     count = len(rows.x)
     aside = max(1, round(share * count))
     if aside >= count:
@@ -211,9 +213,7 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
         raise ArgumentError(argument, received, "more rows, or --test with others")
 
     def take(index: np.ndarray) -> Rows:
-        index = np.sort(index)
-        x = rows.x.iloc[index] if hasattr(rows.x, "iloc") else rows.x[index]
-        return Rows(x, *(None if part is None else part[index] for part in (rows.y, rows.weight)))
+        return Rows(*(None if part is None else select(part, np.sort(index)) for part in rows))
 
     order = np.random.default_rng(seed).permutation(count)
     return take(order[aside:]), take(order[:aside])

@@ -128,14 +128,13 @@ def logz(
     """
     began, seconds = time.monotonic(), training.pop("seconds", None)
     from limbeck.cli.folder import result_folder
-    from limbeck.normalization.densities import check_student, check_target
-    from limbeck.normalization.log_partition import METHODS, choose_method
+    from limbeck.normalization.densities import check_student
+    from limbeck.normalization.log_partition import METHODS
     from limbeck.training.config import choose_device
 
     choice("--method", method, METHODS)
     device = choose_device(common.device)
     model = _load_target(target)
-    check_target(model, chains=False)
     density = None
     if proposal is not None:
         if files.is_reference(proposal):
@@ -146,10 +145,6 @@ def logz(
         with rename_argument(None, "--proposal"):
             check_student(density, model, samples=True)
     events = _read_events(start, model, "--start")
-    if method == "auto" and (density is not None or choose_method(model) == "exact"):
-        method = choose_method(model)
-    if density is not None and method == "exact" and not common.quiet:
-        say("note: log Z is an exact sum; --proposal is not used (--method bridge uses it)")
     saved = None
     if density is None and method in ("bridge", "importance"):
         student = _make_student(model, None, hidden, common.seed)
@@ -166,4 +161,6 @@ def logz(
         burn_in=burn_in, start=events, chains=chains, thin=thin, kernel=kernel,
         schedule=temperatures, seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
+    if proposal is not None and z.method == "exact" and not common.quiet:
+        say("note: log Z is an exact sum; --proposal was not used (--method bridge uses it)")
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

@@ -60,34 +60,38 @@ TrainingOption = partial(Option, None, rich_help_panel="Training")
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
 QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
-Cache = Annotated[Path | None, QueryOption(help="A folder to store the teacher's predictions in.")]
-CacheKey = Annotated[
-    str | None, QueryOption(help="Name in the cache of a teacher that is a function.")
-]
-TeacherBatch = Annotated[int | None, QueryOption(help="Rows per call of the teacher.", min=1)]
-Retries = Annotated[int, QueryOption(help="Attempts after a connection error.", min=0)]
-MaxQueries = Annotated[
-    int | None, QueryOption(help="Maximum number of rows to label, besides cached ones.", min=1)
-]
-QueriesPerSecond = Annotated[float | None, QueryOption(help="Maximum number of rows per second.")]
-QuerySeconds = Annotated[float | None, QueryOption(help="Time limit for queries, in seconds.")]
-QueryWorkers = Annotated[int, QueryOption(help="Threads that call the teacher.", min=1)]
-Teacher = Annotated[
-    str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
-]
-Data = Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")]
-Rows = Annotated[str, Option(help="What the teacher accepts: frame, array, or auto.")]
-Classes = Annotated[
-    str | None, Option(help="Names of the classes in order, such as no,yes, for a teacher without.")
-]
-Task = Annotated[str, Option(help="auto, classification, multilabel or regression.")]
-TeacherOutput = Annotated[
-    str, Option(help="The teacher's outputs: auto, logits, probabilities, values.")
-]
-OnnxOutput = Annotated[str | None, Option(help="The output to use if an ONNX file has several.")]
-TrustPickle = Annotated[bool, Option("--trust-pickle", help="Read a pickle; it may run any code.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[str, Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")]
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    r"""A teacher and its rows; from `task` on, arguments of `lb.compress`."""
+
+    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx.")
+    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file.")
+    drop: Drop = None
+    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto.")
+    classes: str | None = Option(None, help="Names of the teacher's classes, such as no,yes.")
+    trust_pickle: bool = Option(False, "--trust-pickle", help="Read a pickle; it may run any code.")
+    task: str = Option("auto", help="auto, classification, multilabel or regression.")
+    teacher_output: str = Option(
+        "auto", help="The teacher's outputs: auto, logits, probabilities, values."
+    )
+    onnx_output: str | None = Option(None, help="The output to use if an ONNX file has several.")
+    cache: Path | None = QueryOption(None, help="A folder to store the teacher's predictions in.")
+    cache_key: str | None = QueryOption(None, help="Name in the cache, for a function.")
+    teacher_batch: int | None = QueryOption(None, help="Rows per call of the teacher.", min=1)
+    retries: int = QueryOption(3, help="Attempts after a connection error.", min=0)
+    max_queries: int | None = QueryOption(None, help="Maximum number of rows to label.", min=1)
+    queries_per_second: float | None = QueryOption(None, help="Maximum number of rows per second.")
+    query_seconds: float | None = QueryOption(None, help="Time limit for queries, in seconds.")
+    query_workers: int = QueryOption(1, help="Threads that call the teacher.", min=1)
+
+    def passed(self) -> dict[str, Any]:
+        r"""The arguments of `lb.compress`."""
+        names = [field.name for field in fields(self)]
+        return {name: getattr(self, name) for name in names[names.index("task") :]}
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def compress(
     query = Query(
         as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
         max_queries=max_queries, queries_per_second=queries_per_second,
-        query_seconds=query_seconds, workers=query_workers,
+        query_seconds=query_seconds, query_workers=query_workers,
     )  # fmt: skip
     as_teacher = partial(
         as_row_teacher, teacher, examples, task=task, teacher_output=teacher_output,

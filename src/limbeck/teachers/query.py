@@ -92,7 +92,7 @@ class Query:
 
     cache: arg.UserObject[str | os.PathLike[str] | TeacherCache | None] = None
     cache_key: arg.Text | None = None
-    batch_size: arg.Count | None = None
+    teacher_batch: arg.Count | None = None
     retries: arg.CountFromZero = 3
     retry_on: arg.UserObject[type[Exception] | tuple[type[Exception], ...]] = (OSError,)
     progress: arg.Flag = True
@@ -100,7 +100,7 @@ class Query:
     max_queries: arg.Count | None = None
     queries_per_second: arg.Positive | None = None
     query_seconds: arg.Positive | None = None
-    workers: arg.Count = 1  # threads that call the teacher at the same time
+    query_workers: arg.Count = 1  # threads that call the teacher at the same time
     usage: Usage = field(default_factory=Usage, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -198,11 +198,11 @@ class _Session:
         self.unsaved: list[tuple[Array, Array]] = []  # row numbers and predictions to be written
         self._recall()
         # a network's mode is set for each call, which only one thread at a time can do
-        self.workers = query.workers if getattr(teacher, "module", None) is None else 1
+        self.workers = query.query_workers if getattr(teacher, "module", None) is None else 1
         self.rate_lock, self.stopping = threading.Lock(), threading.Event()
         # rows in a call at most, and in the next one
         self.largest = int(min(16_384, max(1, PATIENCE * (query.queries_per_second or math.inf))))
-        self.size = query.batch_size or min(8, self.largest)
+        self.size = query.teacher_batch or min(8, self.largest)
         self.written = time.monotonic()
 
     def _recall(self) -> None:
@@ -293,7 +293,7 @@ class _Session:
         r"""Take a call's targets, adapt the size of the next one, and write now and then."""
         self._take(numbers, y)
         self.query.usage.queries += len(numbers)
-        if self.query.batch_size is None:
+        if self.query.teacher_batch is None:
             # large steps, so that a quick teacher always gets the same ones
             if seconds > 2 * PATIENCE:
                 self.size = max(1, int(self.size * PATIENCE / seconds))
