@@ -288,12 +288,6 @@ def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
     return converters
 
 
-def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    r"""Arguments by name, converted as a function or class declares them."""
-    converters = {name: each or AS_GIVEN for name, each in declared(function).items()}
-    return {name: converters[name](name, value) for name, value in values.items()}
-
-
 def checked_arguments(target: Checked) -> Checked:
     r"""A function, or a class with its constructor, that converts its arguments on each call."""
     if isinstance(target, type):

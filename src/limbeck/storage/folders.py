@@ -119,8 +119,8 @@ def _write_pending(
 ) -> Manifest:  # fmt: skip
     r"""Write new files under pending names, and commit them by replacing the manifest."""
     token, present = secrets.token_hex(6), {} if old is None else old.files
-    kept = set(present if keep is None else keep) - content.keys()
-    entries = {name: entry for name, entry in present.items() if name in kept}
+    keep = set(present if keep is None else keep) - content.keys()
+    entries = {name: entry for name, entry in present.items() if name in keep}
     try:
         with ThreadPoolExecutor(1) as pool:  # digests of large files are computed meanwhile
             large = sum(map(len, content.values())) > 2**22

@@ -18,14 +18,15 @@ from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
 from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, refuse_unreadable, require_path
-from limbeck.evaluation import evaluating
+from limbeck.evaluation import evaluate, evaluating
 from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import as_outputs, output_form
-from limbeck.teachers.keys import count, dense, first_rows
-from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher
+from limbeck.teachers.keys import Array, count, dense, first_rows
+from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher, RowTeacher
 
 BLOCK = 1024  # rows that go through the module together
+MOST = 2**31  # bytes that all derivatives may take in memory
 
 
 class NetworkTeacher(RawTeacher):
@@ -76,6 +77,64 @@ class NetworkTeacher(RawTeacher):
         like = torch.empty(0) if like is None else like
         codes = self.looks_up and not x.is_floating_point()
         return x.to(like.device) if codes else x.to(like.device, like.dtype)
+
+
+class ScaledTeacher(nn.Module):
+    r"""A torch teacher in the inputs' precision, with values as (y − shift) / scale."""
+
+    shift: Tensor  # (K,)
+    scale: Tensor  # (K,), 1 where the values are constant
+
+    def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        assert isinstance(teacher, NetworkTeacher)
+        self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
+        self.dtype = getattr(float_tensor(self.module), "dtype", None)
+        self.output_form = self.form if self.task == "classification" else "values"
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", safe_scale(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.module(x.to(self.dtype or x.dtype)).to(x.dtype)
+        if self.task == "classification":
+            return y
+        if self.task == "multilabel" and self.form != "probabilities":
+            return y.sigmoid() if self.form == "logits" else y.exp()
+        return (y.reshape(len(y), -1) - self.shift) / self.scale
+
+
+def safe_scale(scale: Tensor) -> Tensor:
+    r"""What targets are divided by: the scale, or 1 where they are constant."""
+    return torch.where(scale > 0, scale, 1.0)
+
+
+class Derivatives:
+    r"""A teacher's derivatives (n, K · D) with respect to D inputs, of log or plain outputs."""
+
+    def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
+        self.teacher, self.domain, self.inputs = teacher, domain, inputs
+        self.classes, self.outputs = teacher.classes, teacher.outputs * inputs
+        self.cache_kind, self.fingerprint = f"derivatives, {domain}", teacher.fingerprint
+
+    def check_size(self, n: int) -> None:
+        r"""Refuse numbers of rows whose derivatives would not fit into memory."""
+        total = 8 * n * self.outputs
+        if total > MOST:
+            received = f"{n:,} inputs, whose derivatives take {total / 2**30:.0f} GiB"
+            expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
+            raise ArgumentError("pool", received, expected)
+
+    def __call__(self, X: object) -> Array:
+        x = self.teacher.tensors(X)
+        assert isinstance(x, Tensor)
+        one = torch.ones(self.teacher.outputs, device=x.device, dtype=x.dtype)
+        model = ScaledTeacher(self.teacher, torch.zeros_like(one), one)
+        blocks = [
+            evaluate(model, part, "derivatives", output=model.output_form, domain=self.domain)
+            .derivatives.double().cpu().numpy()  # type: ignore[union-attr]
+            for part in torch.split(x, 256)
+        ]  # fmt: skip
+        return np.concatenate(blocks).reshape(count(X), self.outputs)
 
 
 TYPES: dict[str, Any] = {
