@@ -14,7 +14,7 @@ import operator
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, first_line, shown
+from limbeck.errors import choice as choice
 
 T = TypeVar("T")
 Checked = TypeVar("Checked", bound=Callable[..., Any])
@@ -207,7 +208,7 @@ class DeviceName(Converter):
         try:
             torch.empty(0, device=torch.device(value))
         except Exception as error:  # of the device's own backend
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            reason = first_line(error)
         return f"a device of this machine ({reason})"
 
 
@@ -287,12 +288,6 @@ def declared(function: Callable[..., Any]) -> dict[str, Converter | None]:
     return converters
 
 
-def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    r"""Arguments by name, converted as a function or class declares them."""
-    converters = {name: each or AS_GIVEN for name, each in declared(function).items()}
-    return {name: converters[name](name, value) for name, value in values.items()}
-
-
 def checked_arguments(target: Checked) -> Checked:
     r"""A function, or a class with its constructor, that converts its arguments on each call."""
     if isinstance(target, type):
@@ -330,8 +325,3 @@ def integer(argument: str, value: object, expected: str, least: int | None = Non
     r"""A whole number from `least`."""
     result: int = Whole(least)(argument, value, expected)
     return result
-
-
-def choice(argument: str, value: object, known: Collection[str]) -> None:
-    r"""Refuse a value that is not one of the known names."""
-    Choice(*known)(argument, value)

@@ -150,13 +150,21 @@ def as_numbers(value: Any, argument: str) -> Tensor:
     return as_part([value], argument).values[0] if single else as_part(value, argument).values
 
 
+def to_numpy(value: object) -> Any:
+    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
+    if not isinstance(value, Tensor):
+        return value
+    try:
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    except (NotImplementedError, TypeError) as error:  # it has no data, or a sparse layout
+        raise ArgumentError("X", f"a tensor that is no array ({error})", "a dense one") from error
+
+
 def as_plain_array(value: Any, argument: str) -> np.ndarray[Any, Any]:
     r"""An array of values of any kind, such as labels."""
     try:
-        if isinstance(value, Tensor):
-            value = value.detach().cpu()
-            value = value.float() if value.dtype == torch.bfloat16 else value  # NumPy lacks it
-        array = np.asarray(value)
+        array = np.asarray(to_numpy(value))
     except Exception:  # of whatever the value is
         raise ArgumentError(argument, shown(value), "an array") from None
     if array.ndim == 0:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class LimbeckError(Exception):
@@ -53,6 +55,12 @@ class ArgumentError(LimbeckError, ValueError):
         return cls(argument, "an unknown name", expected)
 
 
+def choice(argument: str, value: object, known: Collection[str]) -> None:
+    r"""Refuse a value that is not one of the known names."""
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError.unknown(argument, value, known)
+
+
 def suggestion(name: object, known: list[str]) -> str:
     r"""The known name that is most like another one, whatever their case, as text; "" if none."""
     names = {k.lower(): k for k in known}
@@ -60,12 +68,12 @@ def suggestion(name: object, known: list[str]) -> str:
     return f" (did you mean {names[near[0]]!r}?)" if near else ""
 
 
-def user_stacklevel() -> int:
-    r"""The `stacklevel` of the user's own line, for `warnings.warn` in the calling function."""
-    level, frame = 1, sys._getframe(1)
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    r"""Warn of something, at the user's own line."""
+    level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == "limbeck":
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(message, category, stacklevel=level)
 
 
 @contextmanager
@@ -79,6 +87,42 @@ def rename_argument(inside: str | None, outside: str, more: str = "") -> Iterato
         if inside == outside or other or part[:1] not in ("", "["):
             raise
         raise ArgumentError(outside + part, error.received, error.expected + more) from error
+
+
+def require_path(
+    path: Path, argument: str, expected: str, kind: str = "any", endings: Collection[str] = ()
+) -> str:
+    r"""The ending of a path that exists, is of the kind ("file", "folder"), and has an ending."""
+    ending = path.suffix.lower()
+    expected += f": a name that ends in {', '.join(endings)}" if endings else ""
+    if {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]():
+        if endings and ending not in endings:
+            raise ArgumentError(argument, str(path), expected)
+        return ending
+    problem = "a folder" if kind == "file" else "a file"
+    if not path.exists():
+        names = [entry.name for entry in path.parent.glob("*")]
+        near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+        hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
+        problem = f"which does not exist{hint}"
+    raise ArgumentError(argument, f"{path}, {problem}", expected)
+
+
+def first_line(error: BaseException) -> str:
+    r"""The first line of an error's text, or its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def refuse_unreadable(argument: str, path: object, expected: str) -> Iterator[None]:
+    r"""Context in which a file is refused by the errors of its reader, which are of many kinds."""
+    try:
+        yield
+    except LimbeckError:
+        raise
+    except Exception as error:
+        received = f"{path}, which cannot be read ({first_line(error)})"
+        raise ArgumentError(argument, received, expected) from error
 
 
 class NotDifferentiableError(LimbeckError):

@@ -160,7 +160,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(limbeck, refused, here):
     assert "--trust-pickle" in said
     assert limbeck(*words, "--trust-pickle").code == 0
     Path("model.pkl").write_bytes(b"not a pickle")
-    assert "unreadable" in refused(*words, "--trust-pickle", "--overwrite")
+    assert "cannot be read" in refused(*words, "--trust-pickle", "--overwrite")
 
 
 class Sly:
@@ -212,9 +212,9 @@ def test_what_cannot_be_read_is_one_line(refused, here):
     for file, said in (
         ("missing.csv", "missing.csv, which does not exist"),
         ("folder", "folder, a folder"),
-        ("broken.csv", "broken.csv, unreadable"),
-        ("ragged.csv", "ragged.csv, unreadable"),
-        ("empty.csv", "empty.csv, unreadable"),
+        ("broken.csv", "broken.csv, which cannot be read"),
+        ("ragged.csv", "ragged.csv, which cannot be read"),
+        ("empty.csv", "empty.csv, which cannot be read"),
         ("bare.csv", "no rows"),
         ("models.py", "ends in .csv"),
     ):

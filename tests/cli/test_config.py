@@ -102,7 +102,7 @@ def test_files_that_do_not_fit_are_refused(refused, here):
         ("stesp = 3\n", r"did you mean 'steps'\?"),
         ('command = "compress"\n', "it is for limbeck compress"),
         ("[steps]\nmany = 3\n", "steps: expected a whole number .*, got a dict"),
-        ("steps = \n", "unreadable"),
+        ("steps = \n", "cannot be read"),
         ('target = "rbm.npz"\nsamples = "many"\n', "samples: expected a whole number"),
     ):
         Path("mine.toml").write_text(text)

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from limbeck.cli.files import is_reference, load_object, require_path
+from limbeck.cli.files import is_reference, load_object
+from limbeck.errors import require_path
 from tests.refusals import refused
 
 

@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused(refused, here):
     for words, said in (
         (("normalize", "none.npz"), "none.npz, which does not exist"),
         (("normalize", "draws.npz"), "which holds"),
-        (("normalize", "train.csv"), "an RBM's file"),
+        (("normalize", "train.csv"), "a name that ends in .npz"),
         (("normalize", "models:number"), "without"),
         (("normalize", "rbm.npz", "--student", "nad"), "did you mean 'nade'?"),
         (("normalize", "rbm.npz", "--loss", "kll", *QUICK), "kll"),
@@ -123,7 +123,7 @@ def test_a_proposal_that_is_not_used_is_told_of_and_a_wrong_one_refused(limbeck,
     assert limbeck("normalize", "rbm.npz", *quick, "--no-verdicts", "--out", "right").code == 0
     found = limbeck("logz", "rbm.npz", "--proposal", "right", "--out", "z")
     assert found.code == 0
-    assert "--proposal is not used" in found.err
+    assert "--proposal was not used" in found.err
     assert "not used" not in limbeck("logz", "rbm.npz", "--proposal", "right", "--quiet").err
     assert "the target's support" in refused("logz", "models:ising", "--proposal", "right")
     words = ("condense", "draws.npz", "--predict", "logistic", "--inputs", "x.npy", "--steps", "3")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from limbeck.condensation.teachers import user_stacklevel
+from limbeck.errors import warn
 from tests.refusals import warns_about
 
 G = torch.Generator().manual_seed(0)
@@ -40,5 +40,7 @@ def test_warnings_of_chains_point_at_the_users_line(make):
     assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_the_level_of_a_caller_outside_is_its_own():
-    assert user_stacklevel() == 1
+def test_a_warning_points_at_a_caller_outside_itself():
+    with warns_about("mind the step") as caught:
+        warn("mind the step")
+    assert [warning.filename for warning in caught] == [__file__]

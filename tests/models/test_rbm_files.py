@@ -126,7 +126,7 @@ def test_other_endings(tmp_path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"hello " * 100, bytes(600)])
 def test_rubbish(tmp_path, suffix, content) -> None:
     (path := tmp_path / f"rbm{suffix}").write_bytes(content)
-    refuses_file(path, rf"which (cannot be read as \{suffix}|holds nothing)")
+    refuses_file(path, r"which (cannot be read|holds nothing)")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -134,7 +134,7 @@ def test_a_file_that_was_cut_short(tmp_path, suffix) -> None:
     path = tmp_path / f"rbm{suffix}"
     write(path, ARRAYS)
     path.write_bytes(path.read_bytes()[:-60])
-    refuses_file(path, f"which cannot be read as .{suffix[1:]}")
+    refuses_file(path, "which cannot be read")
 
 
 @pytest.mark.parametrize("suffix", FORMS)
@@ -155,7 +155,7 @@ def test_pickles_are_not_read(tmp_path) -> None:
             return pytest.fail, ("a pickle was run",)
 
     np.savez(path := tmp_path / "rbm.npz", W=np.array([Trap()], dtype=object), a=[0], b=[0])
-    refuses_file(path, "cannot be read as .npz")
+    refuses_file(path, "cannot be read")
 
 
 def test_matlab_7_3(tmp_path) -> None:

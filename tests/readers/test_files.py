@@ -14,7 +14,7 @@ import pytest
 import limbeck as lb
 from limbeck import cli, numpy_files
 from limbeck.cli.files import read_data
-from limbeck.cli.options import read_config
+from limbeck.cli.options import parse_config
 from limbeck.cli.results import describe_path
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.teachers.networks import open_model
@@ -220,8 +220,8 @@ def test_a_parquet_file_that_claims_more_rows_than_fit(tmp_path):
 )
 def test_options_that_are_no_toml(tmp_path, text):
     (path := tmp_path / "a.toml").write_text(text)
-    with refused("--config", "unreadable"):
-        read_config(path)
+    with refused("--config", "cannot be read"):
+        parse_config(path.read_bytes(), path)
 
 
 def run(monkeypatch, capsys, *arguments):

@@ -238,9 +238,9 @@ def test_a_description_that_is_no_text_is_refused(folder):
         lb.load(folder)
 
 
-def test_a_folder_of_before_manifests_is_refused(folder):
+def test_a_folder_without_its_manifest_is_refused(folder):
     (folder / "manifest.json").unlink()
-    with raises_about(lb.CheckpointError, "version 0.1"):
+    with refused("folder", "without manifest.json"):
         lb.load(folder)
     plain(1).save(folder)
     assert content(lb.load(folder)) == content(plain(1))

@@ -11,9 +11,9 @@ from torch import nn
 import limbeck as lb
 from limbeck.compression.compress import compress
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.teachers import query as derivatives
+from limbeck.teachers import networks as derivatives
 from limbeck.teachers.cache import TeacherCache
-from limbeck.teachers.query import Derivatives
+from limbeck.teachers.networks import Derivatives
 from tests.refusals import raises_about, refused
 from tests.teachers.stand_in import label_rows
 

@@ -17,7 +17,7 @@ def test_other_endings_and_missing_files_are_refused(tmp_path) -> None:
     for name in ("model.pkl", "resnet", "model.pt"):
         with refused("teacher", name, expected="ends in .onnx, .json"):
             as_row_teacher(name, X)
-    with refused("teacher", "which is not a file"):
+    with refused("teacher", "which does not exist"):
         as_row_teacher(tmp_path / "model.onnx", X)
 
 
@@ -36,7 +36,7 @@ def test_what_is_no_model_is_refused_with_the_librarys_reason(
     pytest.importorskip(library)
     path = tmp_path / f"model.{ending}"
     path.write_text("hello")
-    with refused("teacher", "unreadable:", expected=expected) as error:
+    with refused("teacher", "which cannot be read", expected=expected) as error:
         as_row_teacher(path, X)
     assert error.value.__cause__ is not None
 

@@ -143,7 +143,7 @@ def test_no_rows_have_no_answers():
 
 def test_a_batch_size_that_is_given_is_kept():
     teacher = StandIn()
-    label_rows(teacher, X, batch_size=30)
+    label_rows(teacher, X, teacher_batch=30)
     assert teacher.sizes == [30] * 6 + [20]
 
 
@@ -188,7 +188,7 @@ def test_answers_are_written_at_once_or_every_two_seconds(clock, tmp_path, secon
             clock.now += seconds
             return super().__call__(part)
 
-    label_rows(Slow(), X, cache=tmp_path, batch_size=5)
+    label_rows(Slow(), X, cache=tmp_path, teacher_batch=5)
     assert seen == [5 * between * (call // between) for call in range(40)]
     assert stored(tmp_path) == 200
 
@@ -196,7 +196,7 @@ def test_answers_are_written_at_once_or_every_two_seconds(clock, tmp_path, secon
 @pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError(), OSError("network")])
 def test_what_may_pass_is_tried_again_with_longer_pauses(clock, error):
     teacher = StandIn(fail=fails_at(2, error, times=3))
-    assert np.array_equal(label_rows(teacher, X, batch_size=50, wait=0.5), probabilities(X))
+    assert np.array_equal(label_rows(teacher, X, teacher_batch=50, wait=0.5), probabilities(X))
     assert clock.slept == [0.5, 1.0, 2.0]
     assert teacher.asked == X.tolist()
 
@@ -204,7 +204,7 @@ def test_what_may_pass_is_tried_again_with_longer_pauses(clock, error):
 def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
     teacher = StandIn(fail=fails_at(3, cause := ConnectionError("the line is dead"), times=99))
     with pytest.raises(TeacherError) as caught:
-        label_rows(teacher, X, cache=tmp_path, batch_size=50, retries=2)
+        label_rows(teacher, X, cache=tmp_path, teacher_batch=50, retries=2)
     assert str(caught.value) == (
         "teacher: it failed at rows 100 to 149 of X, 3 times (ConnectionError: the line is dead); "
         "100 of 200 predictions are in the cache and are not computed again"
@@ -222,7 +222,7 @@ def test_in_the_end_patience_runs_out_and_answers_stay(clock, tmp_path):
 def test_other_errors_are_not_tried_again(clock, tmp_path):
     teacher = StandIn(fail=fails_at(2, cause := KeyError("age")))
     with raises_about(TeacherError, "rows 50 to 99 of X", "KeyError: 'age'") as caught:
-        label_rows(teacher, X, cache=tmp_path, batch_size=50)
+        label_rows(teacher, X, cache=tmp_path, teacher_batch=50)
     assert caught.value.__cause__ is cause
     assert clock.slept == []
     assert caught.value.cached == 50
@@ -233,7 +233,7 @@ def test_the_rows_of_an_error_are_those_of_the_users_inputs():
     with raises_about(TeacherError, "3 rows", "0 to 5 of X", "cache="):
         label_rows(StandIn(fail=fails_at(1, RuntimeError("no"))), rows)
     with raises_about(TeacherError, "row 5 of X"):
-        label_rows(StandIn(fail=fails_at(3, RuntimeError())), rows, batch_size=1)
+        label_rows(StandIn(fail=fails_at(3, RuntimeError())), rows, teacher_batch=1)
 
 
 def test_the_user_says_what_may_pass(clock):
@@ -257,7 +257,7 @@ def test_what_limbeck_itself_refuses_is_told_as_it_is():
 def test_interrupted_it_keeps_what_was_said(tmp_path):
     teacher = StandIn(fail=fails_at(3, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        label_rows(teacher, X, cache=tmp_path, batch_size=60)
+        label_rows(teacher, X, cache=tmp_path, teacher_batch=60)
     again = StandIn()
     assert np.array_equal(label_rows(again, X, cache=tmp_path), TARGETS)
     assert again.asked == X[120:].tolist()
@@ -275,7 +275,7 @@ def fail(teacher):
         os.kill(os.getpid(), signal.SIGKILL)
 
 labelling.PATIENCE = -1.0  # each batch is written
-label_rows(StandIn(fail=fail), X, cache=sys.argv[1], batch_size=50)
+label_rows(StandIn(fail=fail), X, cache=sys.argv[1], teacher_batch=50)
 """
 
 
@@ -317,13 +317,13 @@ ANSWERS = {
 def test_answers_that_do_not_fit_are_refused(case):
     answer, received = ANSWERS[case]
     with refused("teacher", received):
-        label_rows(bad(answer), X, batch_size=50)
+        label_rows(bad(answer), X, teacher_batch=50)
 
 
 def test_good_answers_before_a_bad_one_stay(tmp_path):
     teacher = bad(lambda p, call: p if call < 3 else p * np.nan)
     with refused("teacher", "NaN"):
-        label_rows(teacher, X, cache=tmp_path, batch_size=50)
+        label_rows(teacher, X, cache=tmp_path, teacher_batch=50)
     again = StandIn()
     label_rows(again, X, cache=tmp_path)
     assert again.asked == X[100:].tolist()
@@ -343,7 +343,7 @@ def test_where_the_disk_is_full_answers_are_still_returned_with_one_warning(
     monkeypatch.setattr(os, "fsync", full)
     teacher = Slow()
     with warns_about("No space left on device") as caught:
-        found = label_rows(teacher, X, cache=tmp_path, batch_size=50)
+        found = label_rows(teacher, X, cache=tmp_path, teacher_batch=50)
     assert len(caught) == 1
     assert np.array_equal(found, TARGETS)
     assert len(teacher.asked) == 200
@@ -375,7 +375,7 @@ def test_a_key_that_two_teachers_share_is_found_out(tmp_path):
 @pytest.mark.parametrize(
     ("options", "argument", "received"),
     [
-        ({"batch_size": 0}, "batch_size", "^0$"),
+        ({"teacher_batch": 0}, "teacher_batch", "^0$"),
         ({"retries": -1}, "retries", "^-1$"),
         ({"wait": -1.0}, "wait", "^-1"),
         ({"retry_on": "OSError"}, "retry_on", "'OSError'"),
@@ -408,7 +408,7 @@ def test_a_teacher_that_ends_the_program_has_failed(tmp_path):
             sys.exit(0)
 
     with raises_about(TeacherError, "SystemExit: 0", "cache") as caught:
-        label_rows(StandIn(fail=leave), X, cache=tmp_path, batch_size=50)
+        label_rows(StandIn(fail=leave), X, cache=tmp_path, teacher_batch=50)
     assert caught.value.cached == 100
 
 
@@ -435,5 +435,5 @@ def test_what_takes_long_is_written_at_once(tmp_path):
             raise Killed
 
     with pytest.MonkeyPatch.context() as monkey, pytest.raises(Killed):
-        label_rows(StandIn(fail=slow), X, cache=tmp_path, batch_size=20)
+        label_rows(StandIn(fail=slow), X, cache=tmp_path, teacher_batch=20)
     assert stored(tmp_path) == 40

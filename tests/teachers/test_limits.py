@@ -51,7 +51,7 @@ def clock(monkeypatch):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_limit_holds_over_all_queries_of_an_object(workers, tmp_path):
     teacher = StandIn()
-    query = Query(tmp_path, max_queries=120, batch_size=7, workers=workers, progress=False)
+    query = Query(tmp_path, max_queries=120, teacher_batch=7, query_workers=workers, progress=False)
     first = query.label_some(teacher, X[:100])
     second = query.label_some(teacher, X)
     assert first.error is None
@@ -74,7 +74,7 @@ def test_several_workers_give_the_same_targets_in_the_same_order():
             barrier.wait()
             return probabilities(part)
 
-    found = label_rows(Together(), X, workers=2, batch_size=50, progress=False)
+    found = label_rows(Together(), X, query_workers=2, teacher_batch=50, progress=False)
     np.testing.assert_array_equal(found, probabilities(X))
 
 
@@ -86,7 +86,7 @@ def test_what_other_workers_have_labelled_is_kept_after_an_error(tmp_path):
             return probabilities(part)
 
     with raises_about(TeacherError, "rows 100 to 149 of X") as caught:
-        label_rows(Broken(), X, cache=tmp_path, workers=3, batch_size=50, progress=False)
+        label_rows(Broken(), X, cache=tmp_path, query_workers=3, teacher_batch=50, progress=False)
     assert caught.value.cached >= 100
 
 
@@ -95,7 +95,7 @@ def test_an_interruption_keeps_what_was_labelled(tmp_path):
         fail=lambda t: (_ for _ in ()).throw(KeyboardInterrupt) if t.calls == 3 else 0
     )
     with raises_about(KeyboardInterrupt, "100 of 300"):
-        label_rows(teacher, X, cache=tmp_path, batch_size=50, progress=False)
+        label_rows(teacher, X, cache=tmp_path, teacher_batch=50, progress=False)
 
 
 def test_calls_wait_for_the_rate(clock):
@@ -120,7 +120,7 @@ def test_no_call_begins_after_the_time(clock):
             clock.now += 3.0
             return super().__call__(part)
 
-    query = Query(query_seconds=10.0, batch_size=20, progress=False)
+    query = Query(query_seconds=10.0, teacher_batch=20, progress=False)
     teacher = Slow()
     found = query.label_some(teacher, X)
     assert found.known.sum() == 80

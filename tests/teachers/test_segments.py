@@ -104,7 +104,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_says_so(store, monkeypatch
 
 
 def test_what_killed_writers_have_left_is_replaced(store):
-    pending = store.folder / disk.pending_name(META, disk.new_token(), "tmp")
+    pending = store.folder / disk.pending_name(META, "0" * 12, "tmp")
     pending.write_text("{")
     with open(store.folder / ROWS, "ab") as file:
         file.write(b"half of a row")

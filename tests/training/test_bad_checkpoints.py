@@ -95,11 +95,6 @@ def test_a_field_of_another_type_is_refused_by_name(saved):
     refuses(saved, ".done:", "'thirty'")
 
 
-def test_a_checkpoint_of_before_manifests_is_refused(tmp_path):
-    safetensors.torch.save_file({"a": torch.zeros(3)}, tmp_path / "checkpoint.safetensors")
-    refuses(tmp_path, "version 0.1")
-
-
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("all there is")
     refuses(tmp_path, "holds something else")

@@ -47,7 +47,8 @@ for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
 for estimate in (normalize.logz, condense.evidence):
     app.command()(as_command(estimate, without=("export",)))
-for command in (compress.label, results.report, results.export, results.info):
+app.command()(as_command(compress.label))
+for command in (results.report, results.export, results.info):
     app.command()(command)
 
 

@@ -6,11 +6,13 @@ import importlib.util
 import inspect
 import json
 import re
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import typer
 
-from limbeck.cli.options import ONE_CALL, Common, command_line
+from limbeck.cli.options import ONE_CALL, Common
 from limbeck.cli.requirements import Requirement, check_requirements, parse_requirements
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.text import visible
@@ -49,26 +51,33 @@ class Outcome(NamedTuple):
     saved: Any = None  # what is saved and exported: a result with a student
 
 
-def as_command(verb: Callable[..., Outcome], without: tuple[str, ...] = ()) -> Callable[..., None]:
-    r"""A command for typer: the options of a verb (common, training, …), and the common ones."""
-    hints = get_type_hints(Common, include_extras=True)
-    verb_options = list(inspect.signature(verb, eval_str=True).parameters.values())[2:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(parameter.replace(kind=keyword) for parameter in verb_options),
-        *(inspect.Parameter(option.name, keyword, default=option.default,
-                            annotation=hints[option.name])
-          for option in fields(Common) if option.name not in without),
-    ]  # fmt: skip
+def as_command(function: Callable[..., Any], without: Sequence[str] = ()) -> Callable[..., None]:
+    r"""A command for typer, whose options are parameters of a function and fields of dataclasses.
+
+    A verb, whose first parameters are `common` and `training`, writes a result.
+    """
+    keyword, kinds = inspect.Parameter.KEYWORD_ONLY, dict[str, Any]()
+    parameters = [inspect.Parameter("ctx", keyword, annotation=typer.Context)]
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            kinds[name] = parameter.annotation
+            hints = get_type_hints(parameter.annotation, include_extras=True)
+            parameters += [
+                inspect.Parameter(f.name, keyword, default=f.default, annotation=hints[f.name])
+                for f in fields(parameter.annotation) if f.name not in without
+            ]  # fmt: skip
+        elif name != "training":
+            parameters.append(parameter.replace(kind=keyword))
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        common = Common(**{field.name: values.pop(field.name, None) for field in fields(Common)})
-        _run(ctx, common, partial(verb, common, **values))
+        for name, kind in kinds.items():
+            values[name] = kind(**{f.name: values.pop(f.name, None) for f in fields(kind)})
+        run = partial(function, **values)
+        _run(ctx, values["common"], run) if "common" in values else run()
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
     return command
 
 
@@ -142,13 +151,14 @@ def _make_result(
                 say(f"continuing after step {folder.saved_steps:,}, from {folder.checkpoint}")
             elif folder.resumes and not common.quiet:
                 say(f"{folder.work} holds no checkpoint yet; the run starts again")
-            outcome = verb(common.training(folder.checkpoint / "loop"))
+            outcome = verb(training=common.training(folder.checkpoint / "loop"))
             try:  # before the result is written, which tells the size of the file
                 outcome = _export(outcome, common.export)
             except Exception as error:  # the result itself is complete, and is saved
                 failure = error
+            words = shlex.join(["limbeck", *sys.argv[1:]])
             content, arrays = records.to_record(
-                outcome.result, verb=folder.command, command=command_line(ctx), seed=common.seed,
+                outcome.result, verb=folder.command, command=visible(words), seed=common.seed,
                 **outcome.evidence,
             )  # fmt: skip
             content["verdicts"] += check_requirements(requirements, content)

@@ -10,9 +10,16 @@ from typer import Exit, Option
 
 import limbeck as lb
 from limbeck.cli import files
-from limbeck.cli import options as opt
 from limbeck.cli.command import USER, Outcome, interrupt_after_step, say, show
-from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+from limbeck.cli.options import Common, Debug, TeacherOptions
+from limbeck.errors import (
+    ArgumentError,
+    LimbeckError,
+    choice,
+    refuse_unreadable,
+    rename_argument,
+    require_path,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,28 +32,19 @@ def _load_teacher(text: str, trust_pickle: bool) -> object:
     r"""The user's own object, the path of a model's file, or the content of a trusted pickle."""
     if files.is_reference(text):
         return files.load_object(text, "teacher")
-    path, models = Path(text), files.MODEL_SUFFIXES
-    expected = (
-        f"module:name of your own code, a model's file ({', '.join(models)}), or a pickle "
-        "with --trust-pickle"
-    )
-    if path.suffix.lower() not in (*models, *files.PICKLE_SUFFIXES):
-        raise ArgumentError("teacher", repr(text), expected)
-    files.require_path(path, "teacher", expected, "file")
-    if path.suffix.lower() in models:
-        return str(path)
+    path, endings = Path(text), (*files.MODEL_SUFFIXES, *files.PICKLE_SUFFIXES)
+    expected = "module:name of your own code, or a model's file, if a pickle with --trust-pickle"
+    if require_path(path, "teacher", expected, "file", endings) in files.MODEL_SUFFIXES:
+        return text
     if not trust_pickle:
         raise LimbeckError(
             f"teacher: {path} is a pickle, and reading a pickle runs any code in it; add "
             "--trust-pickle if you trust its source"
         )
-    try:
-        import joblib
+    import joblib
 
+    with refuse_unreadable("teacher", path, "a pickle of the versions that are installed here"):
         return joblib.load(path)  # it reads plain pickles too
-    except Exception as error:  # whatever a pickle may raise
-        expected = "a pickle of the versions that are installed here"
-        raise files.unreadable("teacher", path, error, expected) from error
 
 
 def student_of(text: str) -> Any:
@@ -82,8 +80,7 @@ def _teacher_rows(
     x: np.ndarray | pd.DataFrame, teacher: object, rows: str
 ) -> np.ndarray | pd.DataFrame:
     r"""Rows as the teacher takes them: a frame, unless `rows` or the teacher asks for an array."""
-    if rows not in ("auto", "frame", "array"):
-        raise ArgumentError.unknown("--rows", rows, ("auto", "frame", "array"))
+    choice("--rows", rows, ("auto", "frame", "array"))
     is_frame = hasattr(x, "columns")
     if rows == "frame" and not is_frame:
         raise ArgumentError("--rows", "'frame' for an array", "a CSV or Parquet file")
@@ -92,8 +89,10 @@ def _teacher_rows(
     return x
 
 
-def _class_names(text: str, labels: np.ndarray | None) -> list[Any]:
+def _class_names(text: str | None, labels: np.ndarray | None = None) -> list[Any] | None:
     r"""Names of classes that commas separate: whole numbers, unless labels are texts."""
+    if text is None:
+        return None
     names = [name.strip() for name in text.split(",")]
     whole = all(re.fullmatch(r"-?\d+", name) for name in names)
     if not whole or (labels is not None and labels.dtype.kind not in "biuf"):
@@ -117,15 +116,13 @@ def _takes_arrays(teacher: object) -> bool:
 
 
 def compress(
-    common: opt.Common, training: dict[str, Any],
-    teacher: opt.Teacher, data: opt.Data,
+    common: Common, training: dict[str, Any], given: TeacherOptions,
     test: Path | None = Option(None, help="Rows for the comparison. Default: held-out rows."),
     test_fraction: float = Option(
         0.2, help="Fraction of rows held out without --test.", min=0, max=1),
     label: str | None = Option(None, help="The column with true labels."),
     label_weight: float = Option(0.0, help="Weight of the labels in the targets.", min=0, max=1),
     sample_weight: str | None = Option(None, help="The column with weights of the rows."),
-    classes: opt.Classes = None, drop: opt.Drop = None, rows: opt.Rows = "auto",
     student: str | None = Option(
         None, help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name. "
         "Default: 50,30, or another if that is too far from the teacher."),
@@ -140,17 +137,10 @@ def compress(
     loss: str = Option("auto", help="auto, the name of a loss, or module:name."),
     derivatives: float | None = Option(
         None, help="Also match input derivatives, with this weight (torch teachers)."),
-    task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
-    onnx_output: opt.OnnxOutput = None,
     folds: int | None = Option(None, help="Folds for labels by refitted teachers.", min=2),
     group: list[str] | None = Option(
         None, help="A column whose groups are compared separately; can be repeated."),
     timing: bool = Option(True, help="Whether to time predictions."),
-    cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
-    retries: opt.Retries = 3, max_queries: opt.MaxQueries = None,
-    queries_per_second: opt.QueriesPerSecond = None, query_seconds: opt.QuerySeconds = None,
-    query_workers: opt.QueryWorkers = 1,
-    trust_pickle: opt.TrustPickle = False,
 ) -> Outcome:  # fmt: skip
     r"""Compress a model into a small one that predicts the same.
 
@@ -159,8 +149,9 @@ def compress(
     from limbeck.arrays import as_weights
     from limbeck.teachers.query import TeacherError
 
-    model = _load_teacher(teacher, trust_pickle)
-    train_rows = files.read_rows(data, "data", label, drop, sample_weight)
+    model = _load_teacher(given.teacher, given.trust_pickle)
+    drop, max_queries = given.drop, given.max_queries
+    train_rows = files.read_rows(given.data, "data", label, drop, sample_weight)
     if test is None:
         train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
@@ -183,36 +174,30 @@ def compress(
         max_queries -= len(test_rows.x)
     known = list(map(str, getattr(test_rows.x, "columns", ())))
     for name in group or ():
-        if name not in known:
-            raise ArgumentError.unknown("--group", name, known)
+        choice("--group", name, known)
     frame: Any = test_rows.x
     groups = {name: frame[name].to_numpy() for name in group} if group else None
     with rename_argument("sample_weight", "--sample-weight"):
         for part in (train_rows, test_rows):  # before the training
             as_weights(part.weight, len(part.x))
     result = lb.compress(
-        model, _teacher_rows(train_rows.x, model, rows),
+        model, _teacher_rows(train_rows.x, model, given.rows),
         None if student is None else student_of(student),
         inputs=files.object_or_text(inputs, "inputs"), labels=train_rows.y,
         label_weight=label_weight, sample_weight=train_rows.weight,
-        classes=None if classes is None else _class_names(classes, train_rows.y),
-        pool=pool, task=task,
-        loss=_loss(loss, derivatives, task), teacher_output=teacher_output,
-        onnx_output=onnx_output, teacher_folds=folds, cache=cache, cache_key=cache_key,
-        teacher_batch=teacher_batch, retries=retries, max_queries=max_queries,
-        queries_per_second=queries_per_second, query_seconds=query_seconds,
-        query_workers=query_workers,
-        keep=keep, max_bytes=max_bytes, max_latency=max_latency, **training,
+        classes=_class_names(given.classes, train_rows.y), pool=pool, teacher_folds=folds,
+        loss=_loss(loss, derivatives, given.task), keep=keep, max_bytes=max_bytes,
+        max_latency=max_latency, **training, **given.passed() | {"max_queries": max_queries},
     )  # fmt: skip
-    path, problem = Path(teacher), result.problem
-    is_pickle = not files.is_reference(teacher) and path.suffix.lower() in files.PICKLE_SUFFIXES
+    path, problem = Path(given.teacher), result.problem
     # a pickle that only refers to a model is not its size
-    if is_pickle and problem is not None and problem.teacher.bytes() is not None:
+    pickled = path.suffix.lower() in files.PICKLE_SUFFIXES
+    if pickled and problem is not None and problem.teacher.bytes() is not None:
         from limbeck.teachers.fingerprints import of_files
         from limbeck.teachers.row_teacher import ModelFile
 
         problem.teacher.file = ModelFile(path, of_files([path]), path.stat().st_size)
-    x = _teacher_rows(test_rows.x, model, rows)
+    x = _teacher_rows(test_rows.x, model, given.rows)
     try:
         report = result.report(
             x, test_rows.y, groups=groups, time=timing, sample_weight=test_rows.weight
@@ -226,19 +211,11 @@ def compress(
 
 
 def label(
-    teacher: opt.Teacher, data: opt.Data,
+    given: TeacherOptions,
     out: Path = Option(
         Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a line per row."),
-    drop: opt.Drop = None, rows: opt.Rows = "auto", classes: opt.Classes = None,
-    task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
-    onnx_output: opt.OnnxOutput = None,
-    cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
-    retries: opt.Retries = 3, max_queries: opt.MaxQueries = None,
-    queries_per_second: opt.QueriesPerSecond = None, query_seconds: opt.QuerySeconds = None,
-    query_workers: opt.QueryWorkers = 1,
     quiet: bool = Option(False, "--quiet", "-q", help="Print errors only."),
-    trust_pickle: opt.TrustPickle = False,
-    debug: opt.Debug = False,
+    debug: Debug = False,
 ) -> None:  # fmt: skip
     r"""Label rows with a teacher's predictions, within limits, and cache them.
 
@@ -252,18 +229,12 @@ def label(
 
     if out.suffix.lower() != ".csv":
         raise ArgumentError("--out", str(out), "a name that ends in .csv")
-    given = _load_teacher(teacher, trust_pickle)
-    x = _teacher_rows(files.read_rows(data, "data", None, drop).x, given, rows)
-    query = Query(
-        cache, cache_key, teacher_batch, retries, progress=not quiet, max_queries=max_queries,
-        queries_per_second=queries_per_second, query_seconds=query_seconds, workers=query_workers,
-    )  # fmt: skip
-    names = None if classes is None else _class_names(classes, None)
+    loaded, options = _load_teacher(given.teacher, given.trust_pickle), given.passed()
+    x = _teacher_rows(files.read_rows(given.data, "data", None, given.drop).x, loaded, given.rows)
+    about = {name: options.pop(name) for name in ("task", "teacher_output", "onnx_output")}
+    query, names = Query(**options, progress=not quiet), _class_names(given.classes)
     with interrupt_after_step():
-        model = query.open(
-            lambda: as_row_teacher(given, x, task=task, teacher_output=teacher_output,
-                                   onnx_output=onnx_output, classes=names), x
-        )  # fmt: skip
+        model = query.open(lambda: as_row_teacher(loaded, x, classes=names, **about), x)
         targets, known, error = query.label_some(model, x)
     targets[~known] = float("nan")
     columns = [f"value {k}" for k in range(model.outputs)] if model.outputs > 1 else ["value"]

@@ -13,7 +13,7 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Outcome
 from limbeck.cli.options import Common, Drop, Preset
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, choice, rename_argument, require_path
 
 Draws = Annotated[
     list[str],
@@ -36,8 +36,7 @@ def predict_function(text: str) -> Callable[..., Any]:
     if not files.is_reference(text):
         from limbeck.condensation.models import FAMILIES, Regression
 
-        if text not in FAMILIES:
-            raise ArgumentError.unknown("--predict", text, (*FAMILIES, "module:name"))
+        choice("--predict", text, (*FAMILIES, "module:name"))
         return Regression(text)
     function = files.load_object(text, "--predict")
     if not callable(function):
@@ -51,7 +50,7 @@ def _load_draws(texts: list[str], argument: str) -> Any:
     if len(texts) == 1 and files.is_reference(texts[0]):
         return files.load_object(texts[0], argument)
     for text in texts:
-        files.require_path(Path(text), argument, "existing files, or module:name")
+        require_path(Path(text), argument, "existing files, or module:name")
     return texts if len(texts) > 1 else texts[0]
 
 
@@ -137,8 +136,7 @@ def condense(
     criterion = files.object_or_text(loss, "loss")
     function = predict_function(predict)
     one_draw: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
-    if online not in one_draw:
-        raise ArgumentError.unknown("--online", online, one_draw)
+    choice("--online", online, one_draw)
     result = lb.condense(
         draws, function, x, components=components, student=module, loss=criterion,
         online=one_draw[online], weighted=weighted, var_names=variables or None, burn_in=burn_in,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 
 if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
@@ -26,19 +26,6 @@ MODEL_SUFFIXES = (".onnx", ".json", ".ubj", ".txt", ".cbm")
 MAX_COLUMNS = 100_000  # of a CSV file; pandas takes kilobytes of memory for each
 MAX_HEADER = 2**24  # characters of a first line that are looked at
 REFERENCE = re.compile(r"(?P<module>.+):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
-
-
-def require_path(path: Path, argument: str, expected: str, kind: str = "any") -> None:
-    r"""Refuse a path that does not exist, or is not of the `kind` ("file" or "folder")."""
-    if {"file": path.is_file, "folder": path.is_dir, "any": path.exists}[kind]():
-        return
-    problem = "a folder" if kind == "file" else "a file"
-    if not path.exists():
-        names = [entry.name for entry in path.parent.glob("*")]
-        near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-        hint = f" (did you mean {path.with_name(near[0])}?)" if near else ""
-        problem = f"which does not exist{hint}"
-    raise ArgumentError(argument, f"{path}, {problem}", expected)
 
 
 def is_reference(text: str) -> bool:
@@ -81,7 +68,13 @@ def _import_module(name: str, text: str, argument: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # whatever the user's module may raise
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
-            raise _import_error(text, argument, error) from error
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            wrong = error if isinstance(error, SyntaxError) else last
+            place = f"at {Path(wrong.filename or '?').name}, line {wrong.lineno}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())} {place}"
+            received = f"{text!r}, whose import fails ({reason})"
+            expected = "a module that can be imported; --debug shows more"
+            raise ArgumentError(argument, received, expected) from error
         near = difflib.get_close_matches(missing, [p.stem for p in here.glob("*.py")], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         expected = f"a module in {here} or installed{hint}"
@@ -104,21 +97,6 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _import_error(text: str, argument: str, error: BaseException) -> ArgumentError:
-    r"""A module that fails when it is imported: what it raised, and where."""
-    places = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and frame.filename != __file__
-    ]
-    if isinstance(error, SyntaxError):
-        places.append((error.filename or "?", error.lineno))
-    place = f" at {Path(places[-1][0]).name}, line {places[-1][1]}" if places else ""
-    message = " ".join(str(error).split())
-    received = f"{text!r}, whose import fails ({type(error).__name__}: {message}{place})"
-    return ArgumentError(argument, received, "a module that can be imported; --debug shows more")
-
-
 class Rows(NamedTuple):
     r"""Rows, a frame or an array, with their labels and weights (n,) if there are any."""
 
@@ -132,64 +110,46 @@ def read_rows(
     weight: str | None = None,
 ) -> Rows:  # fmt: skip
     r"""The rows of a file; `label` and `weight` are columns, or arrays of an npz file."""
-    data = read_data(path, argument)
-    named = {"--label": label, "--sample-weight": weight}
-    if isinstance(data, dict):
-        if drop:
-            expected = "nothing, for an npz file, whose columns have no names"
-            raise ArgumentError("--drop", drop, expected)
-        for option, column in named.items():
-            if column is not None and column not in data:
-                raise ArgumentError.unknown(option, column, data)
-        names = [name for name in data if name not in named.values()]  # X, or the only one
-        name = next((key for key in names if key in ("X", "x")), names[0] if names else "")
-        if not names or (len(names) > 1 and name.upper() != "X"):
-            received = f"{path}, with {', '.join(data) or 'nothing'}"
-            raise ArgumentError(argument, received, "rows under the name X, or one array")
-        x, parts = data[name], [None if c is None else data[c] for c in named.values()]
-        for option, part in zip(named, parts, strict=True):
-            if part is not None and (not part.ndim or len(part) != len(x)):
-                received = f"{part.size} values in {path}"
-                raise ArgumentError(option, received, f"one for each of {len(x)} rows")
-        return Rows(x, *parts)
-    if not len(data):
-        raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
-    if not hasattr(data, "columns"):
-        if label is not None or weight is not None or drop:
-            expected = "a CSV, Parquet or npz file, for a label or columns by name"
-            raise ArgumentError(argument, f"{path}, an array without names", expected)
-        return Rows(data)
+    import numpy as np
+
+    data, named = read_data(path, argument), {"--label": label, "--sample-weight": weight}
+    is_frame, is_npz = hasattr(data, "columns"), isinstance(data, dict)
     left_out = [(name, "--drop") for name in drop or []]
     left_out += [(name, option) for option, name in named.items() if name is not None]
+    if left_out and not is_frame and (drop or not is_npz):
+        expected = "a CSV or Parquet file, for columns by name (an npz file for labels)"
+        raise ArgumentError(left_out[0][1], f"{path}, of columns without names", expected)
     for name, option in left_out:
-        if name not in data.columns:
-            error = ArgumentError.unknown(option, name, map(str, data.columns))
+        if name not in (data.columns if is_frame else data):
+            error = ArgumentError.unknown(option, name, map(str, data))
             raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
-    parts = [None if column is None else data[column].to_numpy() for column in named.values()]
-    return Rows(data.drop(columns=[name for name, _ in left_out]), *parts)
+    y, weights = (None if name is None else np.asarray(data[name]) for name in named.values())
+    if is_frame:
+        data = data.drop(columns=[name for name, _ in left_out])
+    elif is_npz:  # rows are X, or the only other array
+        arrays = {name: part for name, part in data.items() if name not in named.values()}
+        rows = [part for name, part in arrays.items() if name in ("X", "x") or len(arrays) == 1]
+        if not rows:
+            received = f"{path}, with {', '.join(data) or 'nothing'}"
+            raise ArgumentError(argument, received, "rows under the name X, or one array")
+        data = rows[0]
+    if not data.shape or not len(data):
+        raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
+    for option, part in zip(named, (y, weights), strict=True):
+        if part is not None and (not part.ndim or len(part) != len(data)):
+            received = f"{part.size} values in {path}"
+            raise ArgumentError(option, received, f"one for each of {len(data)} rows")
+    return Rows(data, y, weights)
 
 
 def read_data(path: Path, argument: str) -> Any:
     r"""The content of a file: a frame, an array, or a dict of arrays (npz)."""
-    suffix = path.suffix.lower()
-    require_path(path, argument, f"a file: {', '.join(DATA_SUFFIXES)}", "file")
-    if suffix not in DATA_SUFFIXES:
-        raise ArgumentError(argument, str(path), f"a file that ends in {', '.join(DATA_SUFFIXES)}")
-    try:
+    suffix = require_path(path, argument, "a file of rows", "file", DATA_SUFFIXES)
+    with refuse_unreadable(argument, path, f"a {suffix} file"):
         data = _read_numpy(path) if suffix in (".npy", ".npz") else _read_table(path, suffix)
-    except LimbeckError:
-        raise
-    except Exception as error:  # of the readers' many kinds
-        raise unreadable(argument, path, error, f"a {suffix} file") from error
     if getattr(data, "ndim", 1) == 0:
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     return data
-
-
-def unreadable(argument: str, path: Path, error: Exception, expected: str) -> ArgumentError:
-    r"""The error about a file that cannot be read, with the first line of the reason."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ArgumentError(argument, f"{path}, unreadable: {reason}", expected)
 
 
 def _read_table(path: Path, suffix: str) -> pd.DataFrame:
@@ -244,6 +204,8 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
     r"""Rows to train on, and a random share of them set aside."""
     import numpy as np
 
+    from limbeck.teachers.keys import select
+
     count = len(rows.x)
     aside = max(1, round(share * count))
     if aside >= count:
@@ -251,9 +213,7 @@ def split_rows(rows: Rows, share: float, seed: int, argument: str) -> tuple[Rows
         raise ArgumentError(argument, received, "more rows, or --test with others")
 
     def take(index: np.ndarray) -> Rows:
-        index = np.sort(index)
-        x = rows.x.iloc[index] if hasattr(rows.x, "iloc") else rows.x[index]
-        return Rows(x, *(None if part is None else part[index] for part in (rows.y, rows.weight)))
+        return Rows(*(None if part is None else select(part, np.sort(index)) for part in rows))
 
     order = np.random.default_rng(seed).permutation(count)
     return take(order[aside:]), take(order[:aside])

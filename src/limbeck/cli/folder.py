@@ -9,9 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from limbeck.cli.files import require_path
 from limbeck.cli.options import parse_config, to_toml
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, require_path
 from limbeck.records import encode
 from limbeck.storage import checkpoints, disk, folders
 from limbeck.storage.files import differences

@@ -13,7 +13,7 @@ from limbeck.cli import files
 from limbeck.cli.command import Outcome, say
 from limbeck.cli.options import Common, Preset, Target
 from limbeck.cli.results import load_result
-from limbeck.errors import ArgumentError, rename_argument
+from limbeck.errors import ArgumentError, choice, rename_argument
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,12 +23,7 @@ def _load_target(text: str) -> Any:
     r"""The user's own energy, or the RBM of a file."""
     if files.is_reference(text):
         return files.load_object(text, "target")
-    path, suffixes = Path(text), (".npz", ".mat", ".safetensors")
-    suffix, expected = path.suffix.lower(), f"an RBM's file: {', '.join(suffixes)}"
-    if suffix not in suffixes:
-        raise ArgumentError("target", repr(text), f"module:name of your own code, or {expected}")
-    files.require_path(path, "target", expected)
-    with rename_argument("path", "target"):
+    with rename_argument("path", "target", ", or module:name of your own code"):
         return lb.RBM.load(text)
 
 
@@ -46,8 +41,7 @@ def _make_student(target: Any, kind: str | None, hidden: int | None, seed: int) 
     from limbeck.normalization.densities import default_student
 
     students: dict[str, Any] = {"nade": lb.NADE, "deep-nade": lb.DeepNADE, "made": lb.MADE}
-    if kind not in students:
-        raise ArgumentError.unknown("--student", kind, (*students, "module:name"))
+    choice("--student", kind, (*students, "module:name"))
     default = default_student(target, seed)
     return students[kind](
         target.support.size, default.hidden if hidden is None else hidden, support=target.support,
@@ -93,8 +87,7 @@ def normalize(
 
     limbeck normalize rbm.npz --hidden 500 --steps 20000
     """
-    if log_z not in ("none", "bridge", "importance"):
-        raise ArgumentError.unknown("--log-z", log_z, ("none", "bridge", "importance"))
+    choice("--log-z", log_z, ("none", "bridge", "importance"))
     model = _load_target(target)
     events = _read_events(start, model, "--start")
     evidence: dict[str, Any] = {"target": model, "data": _read_events(test, model, "--test")}
@@ -135,15 +128,13 @@ def logz(
     """
     began, seconds = time.monotonic(), training.pop("seconds", None)
     from limbeck.cli.folder import result_folder
-    from limbeck.normalization.densities import check_student, check_target
-    from limbeck.normalization.log_partition import METHODS, choose_method
+    from limbeck.normalization.densities import check_student
+    from limbeck.normalization.log_partition import METHODS
     from limbeck.training.config import choose_device
 
-    if method not in METHODS:
-        raise ArgumentError.unknown("--method", method, METHODS)
+    choice("--method", method, METHODS)
     device = choose_device(common.device)
     model = _load_target(target)
-    check_target(model, chains=False)
     density = None
     if proposal is not None:
         if files.is_reference(proposal):
@@ -154,10 +145,6 @@ def logz(
         with rename_argument(None, "--proposal"):
             check_student(density, model, samples=True)
     events = _read_events(start, model, "--start")
-    if method == "auto" and (density is not None or choose_method(model) == "exact"):
-        method = choose_method(model)
-    if density is not None and method == "exact" and not common.quiet:
-        say("note: log Z is an exact sum; --proposal is not used (--method bridge uses it)")
     saved = None
     if density is None and method in ("bridge", "importance"):
         student = _make_student(model, None, hidden, common.seed)
@@ -174,4 +161,6 @@ def logz(
         burn_in=burn_in, start=events, chains=chains, thin=thin, kernel=kernel,
         schedule=temperatures, seed=common.seed, progress=not common.quiet,
     )  # fmt: skip
+    if proposal is not None and z.method == "exact" and not common.quiet:
+        say("note: log Z is an exact sum; --proposal was not used (--method bridge uses it)")
     return Outcome(z, {"target": model, "proposal": density}, str(z), saved)

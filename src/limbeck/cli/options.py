@@ -3,7 +3,6 @@ r"""Options that commands share; options in TOML files and on the command line."
 from __future__ import annotations
 
 import json
-import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,40 +13,31 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer import Argument, Option
 
-from limbeck.cli.files import require_path, unreadable
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, choice, refuse_unreadable, require_path
 from limbeck.records import read_value
 
 # options that are not part of its settings; trust is not taken from a file
 ONE_CALL = ("config", "overwrite", "debug", "help", "trust_pickle")
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    r"""The content of a TOML file."""
-    require_path(path, "--config", "a TOML file", "file")
-    try:
-        return parse_config(path.read_bytes(), path)
-    except OSError as error:
-        raise unreadable("--config", path, error, "a TOML file") from error
-
-
 def parse_config(content: bytes | bytearray, path: Path) -> dict[str, Any]:
     r"""The values of a TOML file with this content."""
-    try:
+    with refuse_unreadable("--config", path, "a TOML file"):
         text = content.decode("utf-8")
         # the parser takes quadratic time for names of many parts, which no option has
         if max((line.split("=")[0].count(".") for line in text.splitlines()), default=0) > 16:
             raise ValueError("a name of more than 16 parts")
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: of all syntax and digits
-        raise unreadable("--config", path, error, "a TOML file") from error
 
 
 def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
     r"""Take a file's options as defaults; options on the command line override them."""
     if path is None or ctx.resilient_parsing:
         return path
-    options = {name.replace("-", "_"): value for name, value in read_config(path).items()}
+    require_path(path, "--config", "a TOML file", "file")
+    with refuse_unreadable("--config", path, "a TOML file"):
+        content = path.read_bytes()
+    options = {name.replace("-", "_"): v for name, v in parse_config(content, path).items()}
     command = options.pop("command", ctx.info_name)
     if command != ctx.info_name:
         expected = f"options of {ctx.info_name}; it is for limbeck {command}"
@@ -55,8 +45,7 @@ def _use_config(ctx: typer.Context, path: Path | None) -> Path | None:
     known = {str(param.name) for param in ctx.command.params} - set(ONE_CALL)
     kinds = get_type_hints(ctx.command.callback)
     for name, value in options.items():
-        if name not in known:
-            raise ArgumentError.unknown(f"{path}", name, known)
+        choice(str(path), name, known)
         # the command line's own conversions would take 1.5 for 1, and true for 1
         is_path = Path in (kinds[name], *get_args(kinds[name]))
         read_value(value, str if is_path else kinds[name], f"{path}: {name}")
@@ -71,34 +60,38 @@ TrainingOption = partial(Option, None, rich_help_panel="Training")
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
 QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
-Cache = Annotated[Path | None, QueryOption(help="A folder to store the teacher's predictions in.")]
-CacheKey = Annotated[
-    str | None, QueryOption(help="Name in the cache of a teacher that is a function.")
-]
-TeacherBatch = Annotated[int | None, QueryOption(help="Rows per call of the teacher.", min=1)]
-Retries = Annotated[int, QueryOption(help="Attempts after a connection error.", min=0)]
-MaxQueries = Annotated[
-    int | None, QueryOption(help="Maximum number of rows to label, besides cached ones.", min=1)
-]
-QueriesPerSecond = Annotated[float | None, QueryOption(help="Maximum number of rows per second.")]
-QuerySeconds = Annotated[float | None, QueryOption(help="Time limit for queries, in seconds.")]
-QueryWorkers = Annotated[int, QueryOption(help="Threads that call the teacher.", min=1)]
-Teacher = Annotated[
-    str, Argument(help="module:name of your own code, or a model's file, such as .onnx.")
-]
-Data = Annotated[Path, Argument(help="Rows: a CSV, Parquet, npy or npz file.")]
-Rows = Annotated[str, Option(help="What the teacher accepts: frame, array, or auto.")]
-Classes = Annotated[
-    str | None, Option(help="Names of the classes in order, such as no,yes, for a teacher without.")
-]
-Task = Annotated[str, Option(help="auto, classification, multilabel or regression.")]
-TeacherOutput = Annotated[
-    str, Option(help="The teacher's outputs: auto, logits, probabilities, values.")
-]
-OnnxOutput = Annotated[str | None, Option(help="The output to use if an ONNX file has several.")]
-TrustPickle = Annotated[bool, Option("--trust-pickle", help="Read a pickle; it may run any code.")]
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[str, Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")]
+
+
+@dataclass(frozen=True)
+class TeacherOptions:
+    r"""A teacher and its rows; from `task` on, arguments of `lb.compress`."""
+
+    teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx.")
+    data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file.")
+    drop: Drop = None
+    rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto.")
+    classes: str | None = Option(None, help="Names of the teacher's classes, such as no,yes.")
+    trust_pickle: bool = Option(False, "--trust-pickle", help="Read a pickle; it may run any code.")
+    task: str = Option("auto", help="auto, classification, multilabel or regression.")
+    teacher_output: str = Option(
+        "auto", help="The teacher's outputs: auto, logits, probabilities, values."
+    )
+    onnx_output: str | None = Option(None, help="The output to use if an ONNX file has several.")
+    cache: Path | None = QueryOption(None, help="A folder to store the teacher's predictions in.")
+    cache_key: str | None = QueryOption(None, help="Name in the cache, for a function.")
+    teacher_batch: int | None = QueryOption(None, help="Rows per call of the teacher.", min=1)
+    retries: int = QueryOption(3, help="Attempts after a connection error.", min=0)
+    max_queries: int | None = QueryOption(None, help="Maximum number of rows to label.", min=1)
+    queries_per_second: float | None = QueryOption(None, help="Maximum number of rows per second.")
+    query_seconds: float | None = QueryOption(None, help="Time limit for queries, in seconds.")
+    query_workers: int = QueryOption(1, help="Threads that call the teacher.", min=1)
+
+    def passed(self) -> dict[str, Any]:
+        r"""The arguments of `lb.compress`."""
+        names = [field.name for field in fields(self)]
+        return {name: getattr(self, name) for name in names[names.index("task") :]}
 
 
 @dataclass(frozen=True)
@@ -164,21 +157,3 @@ def to_toml(command: str, options: Mapping[str, object]) -> str:
         left_out = f"# {name}: default"
         text += (left_out if value is None else f"{name} = {literal(value)}") + "\n"
     return text
-
-
-def command_line(ctx: typer.Context) -> str:
-    r"""The command line that repeats a call: all that differs from the defaults."""
-    arguments, options = list[str](), list[str]()
-    for param in ctx.command.params:
-        value = ctx.params.get(str(param.name))
-        if param.name in ONE_CALL or value is None or value == param.default:
-            continue
-        values = list(map(str, value if isinstance(value, list | tuple) else [value]))
-        name = next((opt for opt in param.opts if opt.startswith("--")), "")
-        if param.param_type_name == "argument":
-            arguments += values
-        elif isinstance(value, bool):
-            options += [name] if value else param.secondary_opts[:1]
-        else:
-            options += [word for text in values for word in (name, text)]
-    return shlex.join(["limbeck", str(ctx.info_name), *arguments, *options])

@@ -72,8 +72,8 @@ def check_requirements(
     from limbeck.report.summary import verdict
 
     values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
-    few = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    small = f"{', '.join(few[:5])}{' …' * (len(few) > 5)}"  # classes with too few rows to check
+    names = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
+    small = ", ".join(names[:5]) + " …" * (len(names) > 5)  # classes with too few rows to check
     for name, bound, most in requirements:
         title, value = name.replace("_", " "), values.get(name)
         counts = fidelity.get("worst" if name == "worst_recall" else "rarest")

@@ -19,7 +19,13 @@ from limbeck.cli import files
 from limbeck.cli.command import show
 from limbeck.cli.condense import predict_function
 from limbeck.cli.options import Debug
-from limbeck.errors import ArgumentError, LimbeckError, rename_argument
+from limbeck.errors import (
+    ArgumentError,
+    LimbeckError,
+    refuse_unreadable,
+    rename_argument,
+    require_path,
+)
 
 if TYPE_CHECKING:
     from limbeck.storage.folders import Files
@@ -120,17 +126,13 @@ def info(
 
 def describe_path(path: Path) -> dict[str, str]:
     r"""What a path is, by name: "path", "is", and further properties."""
-    files.require_path(path, "path", "a file, or a result's folder")
+    require_path(path, "path", "a file, or a result's folder")
     suffix = path.suffix.lower()
     describe = _describe_folder if path.is_dir() and suffix != ".zarr" else DESCRIPTIONS.get(suffix)
     if describe is None:
         raise ArgumentError("path", str(path), f"a file that ends in {', '.join(DESCRIPTIONS)}")
-    try:
+    with refuse_unreadable("path", path, "a file that can be read"):
         return {"path": str(path), **describe(path)}
-    except LimbeckError:
-        raise
-    except Exception as error:  # a damaged file makes its reader raise errors of many kinds
-        raise files.unreadable("path", path, error, "a file that can be read") from error
 
 
 def _describe_folder(path: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from limbeck.compression.rows import ArrayFormat, Rows, read_rows
 from limbeck.compression.selection import DEFAULT
 from limbeck.compression.students import check_student, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take
-from limbeck.errors import ArgumentError, shown, user_stacklevel
+from limbeck.errors import ArgumentError, shown, warn
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
@@ -166,7 +165,7 @@ def compress(
     query = Query(
         as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
         max_queries=max_queries, queries_per_second=queries_per_second,
-        query_seconds=query_seconds, workers=query_workers,
+        query_seconds=query_seconds, query_workers=query_workers,
     )  # fmt: skip
     as_teacher = partial(
         as_row_teacher, teacher, examples, task=task, teacher_output=teacher_output,
@@ -187,7 +186,7 @@ def compress(
     elif teacher_folds is not None:
         raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
     if leak is not None:
-        warnings.warn(leak, stacklevel=user_stacklevel())
+        warn(leak)
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)
 
     def make_problem(weights: np.ndarray | None) -> Problem:
@@ -231,7 +230,7 @@ def compress(
         problem = make_problem(row_weights)  # all of whose rows have been labelled
         best, tried, notes = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
-        warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
+        warn(str(query.usage.failure))
     problem, result = best.problem, best.result
     texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)

@@ -164,8 +164,6 @@ def _single(teacher: object, X: object, spec: OutputSpec) -> RowTeacher:
         return NetworkTeacher(teacher, X, spec)
     if estimators.is_booster(teacher):
         return estimators.BoosterTeacher(teacher, X, spec)
-    if estimators.is_predictor(teacher):
-        return estimators.PredictorTeacher(teacher, spec)
     if estimators.is_estimator(teacher):
         return estimators.EstimatorTeacher(teacher, X, spec)
     if callable(predict := getattr(teacher, "predict", None)):

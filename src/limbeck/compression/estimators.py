@@ -135,7 +135,9 @@ class Distilled(BaseEstimator):
             sample_weight: Weights of the rows, from 0, for a teacher that is fitted here and for
                 the student, as in `limbeck.compress`. Default: None, equal ones.
         """
-        arg.convert_arguments(Distilled, self.get_params(deep=False))
+        converters = arg.declared(Distilled)
+        for name, value in self.get_params(deep=False).items():
+            (converters[name] or arg.AS_GIVEN)(name, value)
         if isinstance(self.teacher, LeftOut):
             raise ArgumentError("teacher", repr(self.teacher), "set_params(teacher=...) before fit")
         # the forest needs no columns by name; any other teacher may

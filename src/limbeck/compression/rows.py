@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import data as torch_data
 
 from limbeck.arguments import choice, integer
-from limbeck.arrays import X, as_part
+from limbeck.arrays import X, as_part, to_numpy
 from limbeck.errors import ArgumentError, rename_argument
 from limbeck.inputs.dataset import materialise
 from limbeck.models.preprocessed import origin_of, standardising
@@ -20,7 +20,6 @@ from limbeck.records import read_fields, read_value
 from limbeck.tables.columns import pandas
 from limbeck.tables.reading import place_knots
 from limbeck.tables.table import Table, as_frame
-from limbeck.teachers.keys import to_numpy
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 

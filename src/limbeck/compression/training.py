@@ -33,8 +33,8 @@ from limbeck.models.tree_fit import tree_grower
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import count
-from limbeck.teachers.networks import NetworkTeacher
-from limbeck.teachers.query import Derivatives, Query, ScaledTeacher, safe_scale
+from limbeck.teachers.networks import Derivatives, NetworkTeacher, ScaledTeacher, safe_scale
+from limbeck.teachers.query import Query
 from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.teachers.stored import Stored
 from limbeck.training import distill as loop

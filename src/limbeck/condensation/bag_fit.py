@@ -3,7 +3,6 @@ r"""Fit a bag to the average over draws, from chosen draws, as far as held-out i
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from limbeck.condensation.pool import (
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import Request, strata
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, warn
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
@@ -129,7 +128,7 @@ def fit_bag(
         outcome["stop_reason"] += f"; {end}"
         if isinstance(end, StreamBroken):
             message = f"{end}; the student of the draws so far is returned"
-            warnings.warn(message, stacklevel=user_stacklevel())
+            warn(message)
     result = Condensed(
         bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes, *targets.notes], used=stored.count,

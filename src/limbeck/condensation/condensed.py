@@ -31,7 +31,7 @@ from limbeck.condensation.predict_function import (
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import WarnOnce, bytes_of, draws_to_compare, marginal
 from limbeck.distributions.conversion import check
-from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
+from limbeck.errors import ArgumentError, PseudoDrawWarning, warn
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.posteriors.draws import Diagnostics, Draws, Structure
@@ -356,7 +356,7 @@ def run_steps(
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
             message = f"{run.stop_reason}; the student trained so far is returned"
-            warnings.warn(message, stacklevel=user_stacklevel())
+            warn(message)
     finally:
         run.objective.release()
     objective, engine = run.objective, run.engine
@@ -377,7 +377,7 @@ def check_student(result: Condensed, x: X) -> None:
         check(result.predict(x), rows(x), "student")
     except ArgumentError as error:
         hint = "support= keeps variables of a bag positive or within bounds"
-        warnings.warn(f"{error}; {hint}", stacklevel=user_stacklevel())
+        warn(f"{error}; {hint}")
 
 
 def _check_bag(bag: SampleBag, head: OutputFamily | None, shapes: dict[str, Any]) -> None:

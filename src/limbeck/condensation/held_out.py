@@ -3,7 +3,6 @@ r"""Held-out inputs, and whether a student is as good there as at its training i
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from limbeck.arrays import X, join, map_tensors, rows
 from limbeck.condensation.predict_function import rows_of
-from limbeck.errors import ArgumentError, HeldOutWarning, shown, user_stacklevel
+from limbeck.errors import ArgumentError, HeldOutWarning, shown, warn
 from limbeck.inputs import Dataset, Loader, Mix, Seek, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.storage import files
@@ -321,11 +320,10 @@ def judge(
     """
     state, reason = _verdict(training, new, max(noise, least), seed)
     if state == "doubtful":
-        warnings.warn(
+        warn(
             f"condense: {reason}. More inputs, such as lb.inputs.Munge(X), or fewer components "
             "may help; report(x) compares at inputs of your own.",
             HeldOutWarning,
-            stacklevel=user_stacklevel(),
         )
     before = Divergence.of(training) if len(training) else None
     words = f"{reason}; {note}" if note else reason

@@ -2,7 +2,6 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 
 from __future__ import annotations
 
-import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from limbeck.distributions.base import Distribution, Mixture, map_parameters
 from limbeck.distributions.conversion import adapt, validation
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, warn
 
 
 class WatchedDraw(UserDict[str, Any]):
@@ -145,10 +144,9 @@ class PredictFunction:
             if self.arrays:
                 self.reason = "it is a function of NumPy arrays"
             else:
-                warnings.warn(
+                warn(
                     f"predict: torch.vmap cannot map it over draws ({self.reason}), so it "
-                    "is called draw by draw, which is slow, and without derivatives",
-                    stacklevel=user_stacklevel(),
+                    "is called draw by draw, which is slow, and without derivatives"
                 )
             return
         shapes = f"a draw {_describe_shapes(singles[0])}"

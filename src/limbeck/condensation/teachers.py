@@ -3,7 +3,6 @@ r"""Teachers made of draws: averages over all, or one draw at a time."""
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -19,7 +18,7 @@ from limbeck.errors import (
     ArgumentError,
     NotDifferentiableError,
     PseudoDrawWarning,
-    user_stacklevel,
+    warn,
 )
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
@@ -181,7 +180,7 @@ def diagnose(draws: Draws | Stream) -> Diagnostics | None:
     r"""R̂ and effective sizes of draws, with a warning if there are reasons to distrust them."""
     diagnostics = draws.diagnostics()
     if diagnostics is not None and diagnostics.warning is not None:
-        warnings.warn(diagnostics.warning, stacklevel=user_stacklevel())
+        warn(diagnostics.warning)
     return diagnostics
 
 
@@ -341,7 +340,7 @@ class WarnOnce(set[str]):
         if message not in self:
             self.add(message)
             hint = "filter lb.PseudoDrawWarning to silence this"
-            warnings.warn(f"{message} ({hint}).", PseudoDrawWarning, stacklevel=user_stacklevel())
+            warn(f"{message} ({hint}).", PseudoDrawWarning)
 
 
 class _Marginal:

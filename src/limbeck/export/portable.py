@@ -17,7 +17,7 @@ from limbeck.arguments import UserObject, integer
 from limbeck.arrays import map_tensors, part_of
 from limbeck.condensation.predict_function import Means, OutputFamily
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, LimbeckError, first_line, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.preprocessed import Preprocessed
 from limbeck.models.table_encoder import TableEncoder
@@ -254,8 +254,7 @@ def exporting(name: str, what: str) -> Iterator[None]:
         with warnings.catch_warnings(action="ignore"):
             yield
     except Exception as error:  # of the exporter's many kinds
-        cause = error.__cause__ or error
-        reason = (str(cause).strip() or repr(cause)).splitlines()[0]
+        reason = first_line(error.__cause__ or error)
         advice = f"; {FREE}" if "(batch)" in reason else ""
         message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
         raise LimbeckError(message) from error

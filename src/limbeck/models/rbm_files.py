@@ -13,7 +13,14 @@ from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from limbeck import numpy_files
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
+from limbeck.errors import (
+    ArgumentError,
+    CheckpointError,
+    LimbeckError,
+    first_line,
+    refuse_unreadable,
+    require_path,
+)
 from limbeck.storage import files
 
 FORMAT = "limbeck-rbm-1"
@@ -23,19 +30,9 @@ ACCEPTED = "a file with W, a and b, or vishid, visbiases and hidbiases"
 
 def read(path: Path) -> dict[str, Any]:
     r"""The arrays W (I, J), a (I,) and b (J,) of a file, under either set of names."""
-    suffix = path.suffix.lower()
-    if suffix not in READERS:
-        raise ArgumentError("path", str(path), f"a name that ends in {', '.join(READERS)}")
-    if not path.is_file():
-        state = "a folder" if path.is_dir() else "which does not exist"
-        raise ArgumentError("path", f"{path}, {state}", ACCEPTED)
-    try:
+    suffix = require_path(path, "path", ACCEPTED, "file", READERS)
+    with refuse_unreadable("path", path, ACCEPTED):
         arrays = READERS[suffix](path)
-    except LimbeckError:
-        raise
-    except Exception as error:  # readers raise errors of many kinds
-        received = f"{path}, which cannot be read as {suffix} ({_first_line(error)})"
-        raise ArgumentError("path", received, ACCEPTED) from error
     for names in NAMES:
         if all(name in arrays for name in names):
             W, *biases = (arrays[name] for name in names)
@@ -61,7 +58,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     try:
         return files.write_bytes(path, content)
     except CheckpointError as error:
-        raise LimbeckError(f"path: writing {path} failed ({_first_line(error)})") from error
+        raise LimbeckError(f"path: writing {path} failed ({first_line(error)})") from error
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -69,10 +66,6 @@ def _read_npz(path: Path) -> dict[str, Any]:
     for name in arrays.keys() & sum(NAMES, ()):
         arrays[name] = np.array(numpy_files.read_member(path, members[name]))
     return arrays
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # Real matrices of numbers in MATLAB's files of level 5 (versions 5 to 7). SciPy's reader ends the

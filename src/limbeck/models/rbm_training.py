@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-import warnings
 
 import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.arrays import as_part
-from limbeck.errors import ArgumentError, LimbeckWarning, user_stacklevel
+from limbeck.errors import ArgumentError, LimbeckWarning, warn
 from limbeck.models.rbm import RBM, Bits, Numbers, softplus
 from limbeck.progress import tracked
 from limbeck.training.config import choose_device
@@ -325,7 +324,7 @@ def train_rbm(
             f"lr: with {lr:g} the training diverged at step {', '.join(map(str, recoveries))}; it "
             f"continued from the best parameters with {rate:g}: use a lower rate"
         )
-        warnings.warn(text, LimbeckWarning, stacklevel=user_stacklevel())
+        warn(text, LimbeckWarning)
     return rbm
 
 

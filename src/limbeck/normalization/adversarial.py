@@ -3,13 +3,13 @@ r"""Adversarial training: a classifier learns to tell the student's samples from
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from limbeck.errors import warn
 from limbeck.inputs.generated import SeededCall
 from limbeck.losses import kl
 from limbeck.models.mlp import MLP
@@ -119,9 +119,8 @@ class Adversary(GradientUpdate):
         r"""Divergences before and after; a warning if the student is far from the target."""
         (first, first_error), (last, error) = self.before, self.divergence()
         if last - first > 3 * math.hypot(first_error, error) or last > FAR_APART:
-            warnings.warn(
+            warn(
                 "adversarial training failed: the Jensen–Shannon divergence of student and target "
-                f'is {last:.2g} nats, and was {first:.2g} before; use another lr, or loss="kl"',
-                stacklevel=2,
+                f'is {last:.2g} nats, and was {first:.2g} before; use another lr, or loss="kl"'
             )
         return {"js_divergence_before": self.before, "js_divergence": (last, error)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import importlib
 import inspect
 import itertools
 import math
@@ -16,7 +15,8 @@ from typing import Any, NamedTuple, TextIO, TypeAlias
 import numpy as np
 
 from limbeck import numpy_files
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.environment import import_extra
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 from limbeck.posteriors.draws import group
 
 INDEXED = re.compile(r"(.+?)(?:\[(\d+(?:,\s*\d+)*)\]|\.(\d+(?:\.\d+)*))")  # a[1,2] or a.1.2
@@ -166,32 +166,21 @@ def open_files(
         expected = f"a file that ends in {', '.join(KINDS)}, or several that end in .csv"
         raise ArgumentError("posterior", received, expected)
     for path in paths:
-        if not (path.is_file() or (path.is_dir() and kind == ".zarr")):
-            reason = "which is no file" if path.exists() else "which does not exist"
-            raise ArgumentError("posterior", f"{path}, {reason}", "an existing file")
-    try:
+        require_path(path, "posterior", "draws", "any" if kind == ".zarr" else "file")
+    with refuse_unreadable("posterior", paths[0], f"draws in a {kind} file"):
         if kind == ".csv":
             return _read_csv(paths, choose)
         if kind in (".npy", ".npz"):
             return Variables(_numpy(paths[0], choose), layout)
         return Variables(_xarray(paths[0], choose, stack), layout)
-    except LimbeckError:
-        raise
-    except Exception as error:  # of the readers' many kinds
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        received = f"{paths[0]}, which cannot be read ({reason})"
-        raise ArgumentError("posterior", received, f"draws in a {kind} file") from error
 
 
 def _xarray(path: Path, choose: Choose, stack: contextlib.ExitStack) -> dict[str, Any]:
     zarr = path.suffix.lower() == ".zarr"
-    try:
-        xarray = importlib.import_module("xarray")
-        if zarr:
-            importlib.import_module("zarr")
-    except ImportError as error:
-        install = "pip install 'limbeck[posteriors]', or read it and hand over the object"
-        raise LimbeckError(f"posterior: {path.name} needs {error.name}: {install}") from error
+    needs = ("posteriors", f"posterior: {path.name} needs")
+    xarray: Any = import_extra("xarray", *needs)
+    if zarr:
+        import_extra("zarr", *needs)
     options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {}
     if "create_default_indexes" in inspect.signature(xarray.open_dataset).parameters:
         options["create_default_indexes"] = False  # which would be read here, whatever their size

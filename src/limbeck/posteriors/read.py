@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 from limbeck.arrays import Array, as_array, as_dict, label
-from limbeck.errors import ArgumentError, shown
+from limbeck.errors import ArgumentError, shown, warn
 from limbeck.posteriors.draws import Draws, bad_rows, choose, group, whole_notes
 from limbeck.posteriors.files import Choose, Variables, from_columns, open_files
 from limbeck.posteriors.stream import Stream
@@ -192,11 +191,10 @@ def _check_layout(arrays: dict[str, Array], variables: Variables) -> None:
     shape = tuple(getattr(variable, "shape", None) or np.shape(variable))
     unclear = automatic and not hasattr(variable, "dims") and len(shape) >= (2 if first else 3)
     if unclear and shape[0] > shape[1] > 0:
-        warnings.warn(
+        warn(
             f"posterior: {shape[0]:,} chains of {shape[1]:,} draws, with axes read as (chain, "
             'draw, ...). layout="draws" reads (draw, ...), layout="emcee" (step, walker, ...); '
-            'layout="chains" says that this is right',
-            stacklevel=3,
+            'layout="chains" says that this is right'
         )
 
 

@@ -3,7 +3,6 @@ r"""What samplers of a user's log density share: starts, randomness, evaluation,
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arrays import as_numbers
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, warn
 from limbeck.inputs.base import Stateful
 
 Numbers = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray | Tensor
@@ -70,7 +69,7 @@ class Sampler(Stateful, Iterator[Tensor]):
         usual = 0.01 * trials
         if count > usual + 4 * math.sqrt(usual) + 1 and not self._warned:
             self._warned = True
-            warnings.warn(text, stacklevel=3)
+            warn(text)
 
     def _require_mass(self) -> None:
         r"""Refuse starts where the density is zero."""

@@ -3,14 +3,13 @@ r"""Checkpoint folders: they hold the last two checkpoints, each named by its st
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from limbeck.errors import CheckpointError
+from limbeck.errors import CheckpointError, warn
 from limbeck.records import damaged
 from limbeck.storage import files, folders
 
@@ -37,8 +36,6 @@ def prepare(folder: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"checkpoint: cannot write into {folder} ({error})") from error
     if manifest is None or manifest.kind != "checkpoint":
-        if (folder / "checkpoint.safetensors").exists():
-            raise folders.without_manifest(folder, "checkpoint", "")
         raise CheckpointError(
             f"checkpoint: {folder} holds something else than limbeck's checkpoints; "
             "expected a new or empty folder, or one that limbeck wrote"
@@ -79,7 +76,7 @@ def read(folder: Path) -> Checkpoint | None:
             continue
         if errors:
             text = f"{errors[0]}. The run continues from the checkpoint before it, of step {step:,}"
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         return Checkpoint(folder / name, tensors, about)
     if errors:
         raise errors[0]

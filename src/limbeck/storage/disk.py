@@ -27,11 +27,6 @@ def pending_name(name: str, token: str, kind: str = "new") -> str:
     return f".{name}.{token}.{kind}"
 
 
-def new_token() -> str:
-    r"""Twelve random digits."""
-    return secrets.token_hex(6)
-
-
 def is_own(name: str) -> bool:
     r"""Whether a name is that of a pending file or of a lock."""
     return (PENDING.fullmatch(name) or LOCK.fullmatch(name)) is not None
@@ -53,22 +48,14 @@ def read(path: Path, size: int | None = None) -> bytearray:
     return content
 
 
-def create(path: Path, content: bytes) -> None:
-    r"""Write a new file, with the permissions of the umask, and wait until it is on the disk."""
-    _write(path, content, os.O_EXCL)
-
-
-def append(path: Path, content: bytes, end: int) -> None:
-    r"""The same into a file from byte `end` on, in place of what follows there."""
-    _write(path, content, getattr(os, "O_NOFOLLOW", 0), end)
-
-
-def _write(path: Path, content: bytes, flags: int, start: int = 0) -> None:
-    flags |= os.O_CREAT | os.O_WRONLY | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o666)
+def create(path: Path, content: bytes, start: int | None = None) -> None:
+    r"""Write a new file, or a file's end from byte `start` on; wait until it is on the disk."""
+    mode = os.O_EXCL if start is None else getattr(os, "O_NOFOLLOW", 0)
+    flags = mode | os.O_CREAT | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags, 0o666)  # less the umask
     try:
-        os.ftruncate(descriptor, start)
-        os.lseek(descriptor, start, os.SEEK_SET)
+        os.ftruncate(descriptor, start or 0)
+        os.lseek(descriptor, start or 0, os.SEEK_SET)
         view = memoryview(content)
         while view.nbytes:
             view = view[os.write(descriptor, view[: 2**26]) :]
@@ -118,7 +105,7 @@ def remove_empty(folder: Path) -> None:
 def remove_tree(path: Path) -> None:
     r"""Remove a folder with all that is in it; it is gone at once, or still whole."""
     if path.is_dir():
-        gone = path.parent / pending_name(path.name, new_token())
+        gone = path.parent / pending_name(path.name, secrets.token_hex(6))
         os.replace(path, gone)
         remove(gone)
 
@@ -135,7 +122,7 @@ def remove_pending(folder: Path, kind: str = "new", name: str | None = None) -> 
 def write_file(path: Path, content: bytes) -> None:
     r"""Write a file, completely or not at all; it replaces another of that name."""
     make_folder(path.parent)
-    pending = path.parent / pending_name(path.name, new_token(), "tmp")
+    pending = path.parent / pending_name(path.name, secrets.token_hex(6), "tmp")
     try:
         create(pending, content)
         replace(pending, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +25,6 @@ KINDS = {
     "result": "a result", "checkpoint": "checkpoints", "unfinished": "an unfinished run",
     "report": "a report", "export": "an exported student",
 }  # fmt: skip
-OLD = ("student.safetensors", "result.json", "checkpoint.safetensors", "UNFINISHED")
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def _write_pending(
     keep: Collection[str] | None,
 ) -> Manifest:  # fmt: skip
     r"""Write new files under pending names, and commit them by replacing the manifest."""
-    token, present = disk.new_token(), {} if old is None else old.files
-    kept = set(present if keep is None else keep) - content.keys()
-    entries = {name: entry for name, entry in present.items() if name in kept}
+    token, present = secrets.token_hex(6), {} if old is None else old.files
+    keep = set(present if keep is None else keep) - content.keys()
+    entries = {name: entry for name, entry in present.items() if name in keep}
     try:
         with ThreadPoolExecutor(1) as pool:  # digests of large files are computed meanwhile
             large = sum(map(len, content.values())) > 2**22
@@ -229,7 +229,7 @@ def read(
     for attempt in range(5):
         manifest = read_manifest(folder)
         if manifest is None:
-            raise without_manifest(folder, argument, expected)
+            raise ArgumentError(argument, f"{folder}, without {MANIFEST}", expected)
         if manifest.kind != kind:
             expected += f", not {KINDS[manifest.kind]}"
             if manifest.kind == "unfinished":
@@ -249,16 +249,6 @@ def read(
             if attempt == 4 or again is None or again.token == manifest.token:
                 raise  # else a writer has replaced files meanwhile
     raise AssertionError
-
-
-def without_manifest(folder: Path, argument: str, expected: str) -> Exception:
-    r"""The error about a folder that has no manifest."""
-    if any((folder / name).exists() for name in OLD):
-        return CheckpointError(
-            f"{argument}: {folder} has no {MANIFEST}: it was written before version 0.1, which "
-            "cannot read it; save it again with this version"
-        )
-    return ArgumentError(argument, f"{folder}, without {MANIFEST}", expected)
 
 
 def _at(folder: Path, manifest: Manifest, name: str, use: Callable[[Path], R]) -> R:

@@ -2,14 +2,13 @@ r"""Which kind of column a pandas series is, and which whole numbers look like c
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, warn
 from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_date, measured, pandas
 
 if TYPE_CHECKING:
@@ -104,12 +103,11 @@ def _category(series: pd.Series, about: dict[str, Any], kind: str, chosen: bool)
         expected += f"teacher too, or one with categories={names!r}, which takes them as categories"
         raise ArgumentError(argument, received, expected)
     if dates:
-        warnings.warn(
+        warn(
             f"{argument} has {len(values):,} strings like dates, which are taken as categories: "
             "the student will not know other dates. pandas.to_datetime makes dates of them, for a "
             f"teacher that takes these; limbeck.Table(df, categories={names!r}) takes them as "
-            "categories without this warning",
-            stacklevel=user_stacklevel(),
+            "categories without this warning"
         )
     categories = (False, True) if kind == "flag" else tuple(sorted(values))
     return Category(

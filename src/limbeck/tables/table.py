@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch
+from limbeck.arrays import Batch, to_numpy
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.records import check_depth, read_value
 from limbeck.tables.columns import LIMIT, Category, Column, Number, column_of, is_date, pandas
 from limbeck.tables.reading import place_knots, present, read
-from limbeck.teachers.keys import to_numpy
 from limbeck.text import PlainTable, table_text
 
 FEW_ROWS = 32  # up to which values are read one by one

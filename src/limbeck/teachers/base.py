@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, Flag, UserObject, checked_arguments
-from limbeck.arrays import Batch, X, as_dict, rows
+from limbeck.arguments import Choice, Flag, UserObject, checked_arguments, choice
+from limbeck.arrays import Batch, X, as_dict, rows, to_numpy
 from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 from limbeck.evaluation import View, close_taps, depends_on_inputs, evaluating
-from limbeck.teachers.keys import to_numpy
 
 
 class Teacher:
@@ -209,8 +208,7 @@ def output_form(argument: str, model: object, output: str) -> str:
         output = getattr(model, "output_form", None) or "auto"
         if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
             output = "log_density"
-    if output not in (*forms.FORMS, "auto"):
-        raise ArgumentError.unknown(argument, output, (*forms.FORMS, "auto"))
+    choice(argument, output, (*forms.FORMS, "auto"))
     return output
 
 

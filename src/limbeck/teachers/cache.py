@@ -118,7 +118,7 @@ class Answers:
                 stored = self._stored()
                 if not path.exists():
                     disk.write_file(path, encode(self.about | {"rows": 0}))
-                disk.append(self.folder / ROWS, rows.tobytes(), stored * self.dtype.itemsize)
+                disk.create(self.folder / ROWS, rows.tobytes(), stored * self.dtype.itemsize)
                 disk.write_file(path, encode(self.about | {"rows": stored + len(rows)}))
                 disk.flush_folder(self.folder)  # names, too, shall survive a crash
         except OSError as error:

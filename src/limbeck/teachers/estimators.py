@@ -32,7 +32,9 @@ class EstimatorTeacher(RowTeacher):
         super().__init__(name, self.task, columns, classes, spec.classes)
 
     def answers(self, X: object) -> np.ndarray:
-        n, rows, names = count(X), as_given(X), getattr(self.model, "feature_names_in_", ())
+        n, rows, model = count(X), as_given(X), self.model
+        frames = is_predictor(model)
+        names = model.features() if frames else getattr(model, "feature_names_in_", ())
         # one that was fitted to a frame takes columns by name
         if isinstance(rows, np.ndarray) and len(names) and rows.shape[1:] == (len(names),):
             with contextlib.suppress(ImportError):  # it was a frame of another kind
@@ -40,9 +42,11 @@ class EstimatorTeacher(RowTeacher):
 
                 rows = pandas.DataFrame(rows, columns=np.asarray(names))
         predict = "predict" if self.task == "regression" else "predict_proba"
-        raw = getattr(self.model, predict)(rows)
+        raw = getattr(model, predict)(rows)
+        if frames and self.task == "classification":
+            raw = raw[list(model.class_labels)]
         listed = isinstance(raw, list) and self.task == "multilabel"
-        outputs = _positive(raw, self.model.classes_) if listed else as_outputs(raw, n)
+        outputs = _positive(raw, model.classes_) if listed else as_outputs(raw, n)
         return outputs.reshape(n, -1).astype(np.float64)
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
@@ -58,35 +62,8 @@ class EstimatorTeacher(RowTeacher):
         return fitted if self.classes is None else fitted.with_classes(self.classes)
 
 
-class PredictorTeacher(RowTeacher):
-    r"""A `TabularPredictor` of AutoGluon, whose models are in a folder of its own."""
-
-    def __init__(self, predictor: Any, spec: OutputSpec) -> None:
-        self.predictor, kind = predictor, predictor.problem_type
-        task = "classification" if kind in ("binary", "multiclass") else "regression"
-        name, classes = type(predictor).__name__, None
-        columns = len(predictor.quantile_levels) if kind == "quantile" else 1
-        spec.expect(task, name)
-        if task == "classification":
-            columns = len(classes := list(predictor.class_labels))
-        super().__init__(name, task, columns, classes, spec.classes)
-
-    def answers(self, X: object) -> np.ndarray:
-        import pandas
-
-        rows = as_given(X)
-        if not hasattr(rows, "columns"):
-            rows = pandas.DataFrame(rows, columns=self.predictor.features())
-        if self.task == "classification":
-            frame = self.predictor.predict_proba(rows, as_pandas=True)
-            frame = frame[list(self.predictor.class_labels)]
-        else:  # of quantiles, a column for each level
-            frame = self.predictor.predict(rows, as_pandas=True)
-        return np.array(frame, np.float64, order="C").reshape(count(X), -1)
-
-
 def is_predictor(value: object) -> bool:
-    r"""Whether a value is queried as AutoGluon's predictors are."""
+    r"""Whether a value is a `TabularPredictor` of AutoGluon, whose models are in a folder."""
     methods = all(callable(getattr(value, name, None)) for name in ("predict_proba", "features"))
     return methods and hasattr(value, "problem_type") and hasattr(value, "class_labels")
 
@@ -96,17 +73,12 @@ def is_estimator(value: object) -> bool:
     return hasattr(value, "predict_proba") or _estimator_type(value) is not None
 
 
-def _estimator_type(value: object) -> str | None:
-    # scikit-learn's newer and older versions; others need no scikit-learn
-    if not hasattr(value, "__sklearn_tags__") and not hasattr(value, "_estimator_type"):
-        return None
-    from sklearn.base import is_classifier, is_regressor
-
+def _estimator_type(value: Any) -> str | None:
     try:
-        kinds = {"classifier": is_classifier(value), "regressor": is_regressor(value)}
-    except AttributeError:  # not one of scikit-learn's family
-        return None
-    return next((kind for kind, matches in kinds.items() if matches), None)
+        kind = value.__sklearn_tags__().estimator_type
+    except AttributeError:  # of another library, or before scikit-learn 1.6
+        kind = getattr(value, "_estimator_type", None)
+    return kind if kind in ("classifier", "regressor") else None
 
 
 def is_fitted(estimator: object) -> bool:
@@ -123,10 +95,14 @@ def is_fitted(estimator: object) -> bool:
     return True
 
 
-def _fitted(estimator: object, task: str) -> tuple[str, int | None, np.ndarray | None]:
+def _fitted(estimator: Any, task: str) -> tuple[str, int | None, np.ndarray | None]:
     r"""The task, columns and classes of an estimator."""
     fitted, columns, classes = "regression", None, None
-    if hasattr(estimator, "predict_proba"):
+    if is_predictor(estimator):
+        if estimator.problem_type in ("binary", "multiclass"):
+            fitted, classes = "classification", np.asarray(estimator.class_labels)
+            columns = len(classes)
+    elif hasattr(estimator, "predict_proba"):
         core, names = _core(estimator), getattr(estimator, "classes_", None)
         columns = None if names is None else len(names)
         _, boosted, labels = objective(core)

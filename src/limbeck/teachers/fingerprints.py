@@ -38,19 +38,18 @@ def digest(*parts: str | bytes) -> str:
 
 def of_object(value: object) -> str | None:
     r"""A hash of an object's pickle, or None if it cannot be pickled or has code of its own."""
-    try:
-        _ContentPickler(io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-        # joblib's hash, since pickles differ with which equal strings are one object
-        return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
-    except Exception:  # whatever the object's own code raises
-        return None
+    with contextlib.suppress(Exception):  # whatever the object's own code raises
+        if object_bytes(value, own_code=False) is not None:
+            # joblib's hash, since pickles differ with which equal strings are one object
+            return digest(_qualified(value), joblib.hash(value, hash_name="sha1"))
+    return None
 
 
-def object_bytes(value: object) -> int | None:
+def object_bytes(value: object, own_code: bool = True) -> int | None:
     r"""The size of a model's pickle; None where it cannot be made, or would not hold the model."""
     content = io.BytesIO()
     try:
-        _Pickler(content, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        _Pickler(content, own_code).dump(value)
     except Exception:  # whatever the object's own code raises, and what `_Pickler` does
         return None
     return content.tell()
@@ -69,26 +68,24 @@ def is_wrapper(value: object) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    r"""A pickler that gives up at a model whose content it cannot see."""
+    r"""A pickler that gives up at a model whose content it cannot see.
+
+    Without `own_code` also at functions and models of the user's own, whose code may change.
+    """
+
+    def __init__(self, file: io.BytesIO, own_code: bool) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.own_code = own_code
 
     def reducer_override(self, value: object) -> Any:
-        if is_wrapper(value):
-            raise pickle.PicklingError(f"{_qualified(value)} predicts by code of its own")
-        return NotImplemented
-
-
-class _ContentPickler(_Pickler):
-    r"""It also gives up at functions and models of the user's own, whose code may change."""
-
-    def reducer_override(self, value: object) -> Any:
-        if isinstance(value, types.FunctionType):
-            own = _is_own(value)
-        else:
-            models = any(callable(getattr(value, name, None)) for name in PREDICTS)
-            own = models and bool(_own_classes(type(value)))
-        if own:
+        hidden = is_wrapper(value)
+        if not self.own_code and isinstance(value, types.FunctionType):
+            hidden = _is_own(value)
+        elif not self.own_code and any(callable(getattr(value, name, None)) for name in PREDICTS):
+            hidden = hidden or bool(_own_classes(type(value)))
+        if hidden:
             raise pickle.PicklingError(f"{_qualified(value)} has code of its own")
-        return super().reducer_override(value)
+        return NotImplemented
 
 
 def _own_classes(kind: type) -> list[type]:
@@ -122,13 +119,14 @@ def _code(kind: type) -> list[Any]:
 
 
 def _function_code(function: types.FunctionType, depth: int = 3) -> list[Any]:
-    names, code = set[str](), _plain_code(function.__code__)
-    waiting = [function.__code__]
+    names, used, waiting = set[str](), list[Any](), [function.__code__]
     while waiting:  # with the functions inside
         part = waiting.pop()
         names.update(part.co_names)
         waiting += [value for value in part.co_consts if isinstance(value, types.CodeType)]
-    used = [code]
+        plain = [value for value in part.co_consts if not isinstance(value, types.CodeType)]
+        plain = [sorted(map(repr, v)) if isinstance(v, frozenset) else repr(v) for v in plain]
+        used.append((part.co_code, part.co_names, plain))
     for name in sorted(names):
         value = function.__globals__.get(name)
         if isinstance(value, int | float | str):
@@ -136,15 +134,6 @@ def _function_code(function: types.FunctionType, depth: int = 3) -> list[Any]:
         elif isinstance(value, types.FunctionType) and depth and _is_own(value):
             used.append((name, _function_code(value, depth - 1)))
     return used
-
-
-def _plain_code(code: types.CodeType) -> tuple[Any, ...]:
-    def plain(value: object) -> Any:
-        if isinstance(value, types.CodeType):
-            return _plain_code(value)
-        return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
-
-    return code.co_code, code.co_names, [plain(value) for value in code.co_consts]
 
 
 def module_bytes(module: nn.Module) -> int | None:

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from limbeck.arguments import Flag, Fraction, Seed, UserObject, Whole, checked_arguments
 from limbeck.arrays import as_plain_array
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError, warn
 from limbeck.progress import tracked
 from limbeck.teachers.keys import Array, as_rows, count, distinct, missing, row_keys, select
-from limbeck.teachers.query import FAILURES, Query, TeacherError
+from limbeck.teachers.query import Query, teacher_failures
 from limbeck.teachers.row_teacher import RowTeacher, class_columns
 
 
@@ -41,12 +41,8 @@ def out_of_fold(
     result = np.zeros((n, teacher.outputs))
     for k in tracked(range(folds), "refitting the teacher", progress):
         others = known[fold != k]
-        try:
+        with teacher_failures("the rows of a fold", others):
             clone = teacher.refit(select(X, others), y[fold != k])
-        except LimbeckError:
-            raise
-        except FAILURES as error:
-            raise TeacherError.of(error, "the rows of a fold", others) from error
         inside = known[fold == k]
         answers = Query(progress=False).label(clone, select(X, inside))
         columns = np.arange(teacher.outputs)
@@ -117,7 +113,7 @@ def _folds(classes: Array | None, n: int, folds: int, seed: int) -> Array:
         if rare:
             message = f"folds: {rare} classes have fewer distinct rows than there are folds, "
             message += f"{folds}; clones that have not seen a class give it probability 0"
-            warnings.warn(message, stacklevel=3)
+            warn(message)
     result = np.empty(n, np.intp)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the same, in other words

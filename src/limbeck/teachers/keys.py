@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from limbeck.arrays import map_tensors
+from limbeck.arrays import map_tensors, to_numpy
 from limbeck.errors import ArgumentError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -58,17 +58,6 @@ def select(X: object, rows: Array) -> Any:
     if isinstance(X, dict):
         return {name: select(part, rows) for name, part in X.items()}
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]  # type: ignore[index]
-
-
-def to_numpy(value: object) -> Any:
-    r"""A tensor as an array, bfloat16 as float32, since NumPy lacks it; other values unchanged."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    try:
-        value = value.detach().cpu()
-        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    except (NotImplementedError, TypeError) as error:  # it has no data, or a sparse layout
-        raise ArgumentError("X", f"a tensor that is no array ({error})", ACCEPTED) from error
 
 
 def as_given(X: object) -> Any:

@@ -17,15 +17,16 @@ from torch import Tensor, nn
 from limbeck.arrays import X as Inputs
 from limbeck.arrays import part_of
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, LimbeckError
-from limbeck.evaluation import evaluating
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path
+from limbeck.evaluation import evaluate, evaluating
 from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import as_outputs, output_form
-from limbeck.teachers.keys import count, dense, first_rows
-from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher
+from limbeck.teachers.keys import Array, count, dense, first_rows
+from limbeck.teachers.row_teacher import ModelFile, OutputSpec, RawTeacher, RowTeacher
 
 BLOCK = 1024  # rows that go through the module together
+MOST = 2**31  # bytes that all derivatives may take in memory
 
 
 class NetworkTeacher(RawTeacher):
@@ -76,6 +77,64 @@ class NetworkTeacher(RawTeacher):
         like = torch.empty(0) if like is None else like
         codes = self.looks_up and not x.is_floating_point()
         return x.to(like.device) if codes else x.to(like.device, like.dtype)
+
+
+class ScaledTeacher(nn.Module):
+    r"""A torch teacher in the inputs' precision, with values as (y − shift) / scale."""
+
+    shift: Tensor  # (K,)
+    scale: Tensor  # (K,), 1 where the values are constant
+
+    def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        assert isinstance(teacher, NetworkTeacher)
+        self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
+        self.dtype = getattr(float_tensor(self.module), "dtype", None)
+        self.output_form = self.form if self.task == "classification" else "values"
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", safe_scale(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.module(x.to(self.dtype or x.dtype)).to(x.dtype)
+        if self.task == "classification":
+            return y
+        if self.task == "multilabel" and self.form != "probabilities":
+            return y.sigmoid() if self.form == "logits" else y.exp()
+        return (y.reshape(len(y), -1) - self.shift) / self.scale
+
+
+def safe_scale(scale: Tensor) -> Tensor:
+    r"""What targets are divided by: the scale, or 1 where they are constant."""
+    return torch.where(scale > 0, scale, 1.0)
+
+
+class Derivatives:
+    r"""A teacher's derivatives (n, K · D) with respect to D inputs, of log or plain outputs."""
+
+    def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
+        self.teacher, self.domain, self.inputs = teacher, domain, inputs
+        self.classes, self.outputs = teacher.classes, teacher.outputs * inputs
+        self.cache_kind, self.fingerprint = f"derivatives, {domain}", teacher.fingerprint
+
+    def check_size(self, n: int) -> None:
+        r"""Refuse numbers of rows whose derivatives would not fit into memory."""
+        total = 8 * n * self.outputs
+        if total > MOST:
+            received = f"{n:,} inputs, whose derivatives take {total / 2**30:.0f} GiB"
+            expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
+            raise ArgumentError("pool", received, expected)
+
+    def __call__(self, X: object) -> Array:
+        x = self.teacher.tensors(X)
+        assert isinstance(x, Tensor)
+        one = torch.ones(self.teacher.outputs, device=x.device, dtype=x.dtype)
+        model = ScaledTeacher(self.teacher, torch.zeros_like(one), one)
+        blocks = [
+            evaluate(model, part, "derivatives", output=model.output_form, domain=self.domain)
+            .derivatives.double().cpu().numpy()  # type: ignore[union-attr]
+            for part in torch.split(x, 256)
+        ]  # fmt: skip
+        return np.concatenate(blocks).reshape(count(X), self.outputs)
 
 
 TYPES: dict[str, Any] = {
@@ -243,17 +302,12 @@ def _check_external_data(path: Path) -> None:
 def open_model(path: str | Path) -> tuple[Any, ModelFile]:
     r"""The model in an .onnx, .json or .ubj (XGBoost), .txt (LightGBM) or .cbm (CatBoost) file."""
     path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        expected = f"a file that ends in {', '.join(FORMATS)}, or the model itself, loaded"
-        raise ArgumentError("teacher", repr(str(path)), expected)
-    if not path.is_file():
-        raise ArgumentError("teacher", f"{str(path)!r}, which is not a file", "an existing file")
-    name = FORMATS[path.suffix.lower()]
+    name = FORMATS[require_path(path, "teacher", "a loaded model, or a file", "file", FORMATS)]
     library, extra = ("onnxruntime", "onnx") if name == "ONNX" else (name.lower(), "boosting")
     module: Any = import_extra(library, extra, "teacher: this file needs")
     if library in PROBES:
         _probe(fingerprints.of_files([path]), path, library)
-    try:
+    with refuse_unreadable("teacher", path, f"a model as {name} writes it"):
         if name == "ONNX":
             _check_external_data(path)
             model = module.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -261,12 +315,6 @@ def open_model(path: str | Path) -> tuple[Any, ModelFile]:
             model = module.CatBoost().load_model(str(path))
         else:
             model = module.Booster(model_file=str(path))
-    except LimbeckError:
-        raise
-    except Exception as error:  # each library has its own
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        expected = f"a model as {name} writes it"
-        raise ArgumentError("teacher", f"{str(path)!r}, unreadable: {reason}", expected) from error
     files = [path]
     if name == "ONNX":  # files beside it, to which it refers, may hold large weights
         content = path.read_bytes()

@@ -7,31 +7,24 @@ import math
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, user_stacklevel
-from limbeck.evaluation import evaluate
+from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, shown, warn
 from limbeck.progress import tracked
-from limbeck.samplers.chains import float_tensor
 from limbeck.teachers.cache import Answers, TeacherCache, as_cache
 from limbeck.teachers.keys import Array, as_rows, count, distinct, row_keys, select
-from limbeck.teachers.networks import NetworkTeacher
+from limbeck.teachers.networks import Derivatives
 from limbeck.teachers.row_teacher import RowTeacher
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds that a batch should take, and between two writes
-FAILURES = (Exception, SystemExit)  # of a teacher's own code
-MOST = 2**31  # bytes that all derivatives may take in memory
 
 
 class TeacherError(LimbeckError):
@@ -48,16 +41,6 @@ class TeacherError(LimbeckError):
 
     def __reduce__(self) -> tuple[type, tuple[str, Array, int]]:
         return type(self), (str(self), self.rows, self.cached)
-
-    @classmethod
-    def of(cls, error: BaseException, where: str, rows: Array) -> TeacherError:
-        r"""The error for a teacher that raised one itself."""
-        try:
-            words = " ".join(str(error).split())
-        except Exception:  # of the exception's own class
-            words = ""
-        cause = ": ".join(filter(None, [type(error).__name__, words]))
-        return cls(f"teacher: it failed at {where} ({cause})", rows)
 
 
 @dataclass
@@ -93,7 +76,7 @@ class Query:
 
     cache: arg.UserObject[str | os.PathLike[str] | TeacherCache | None] = None
     cache_key: arg.Text | None = None
-    batch_size: arg.Count | None = None
+    teacher_batch: arg.Count | None = None
     retries: arg.CountFromZero = 3
     retry_on: arg.UserObject[type[Exception] | tuple[type[Exception], ...]] = (OSError,)
     progress: arg.Flag = True
@@ -101,7 +84,7 @@ class Query:
     max_queries: arg.Count | None = None
     queries_per_second: arg.Positive | None = None
     query_seconds: arg.Positive | None = None
-    workers: arg.Count = 1  # threads that call the teacher at the same time
+    query_workers: arg.Count = 1  # threads that call the teacher at the same time
     usage: Usage = field(default_factory=Usage, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -146,13 +129,8 @@ class Query:
 
     def open(self, make: Callable[[], RowTeacher], X: object) -> RowTeacher:
         r"""The teacher that `make` builds with a few queries at X, which are not repeated."""
-        try:
+        with teacher_failures("the first rows of X", np.arange(min(count(X), 16)), self):
             teacher = self.attempt(make)
-        except LimbeckError:
-            raise
-        except FAILURES as error:
-            rows = np.arange(min(count(X), 16))
-            raise TeacherError.of(error, "the first rows of X", rows) from error
         if (probed := teacher.probed()) is not None:
             self.remember(teacher, *probed)
             self.usage.queries += count(probed[0])
@@ -168,6 +146,24 @@ class Query:
             except self.retry_on:
                 pause(self.wait * 2**number)
         return call()
+
+
+@contextmanager
+def teacher_failures(where: str, rows: Array, query: Query | None = None) -> Iterator[None]:
+    r"""Context in which errors of a teacher's own code become a `TeacherError` about rows."""
+    try:
+        yield
+    except LimbeckError:
+        raise
+    except (Exception, SystemExit) as error:
+        try:
+            words = " ".join(str(error).split())
+        except Exception:  # of the exception's own class
+            words = ""
+        cause = ": ".join(filter(None, [type(error).__name__, words]))
+        retried = query is not None and isinstance(error, query.retry_on) and query.retries
+        times = f", {1 + query.retries} times" if query is not None and retried else ""
+        raise TeacherError(f"teacher: it failed at {where}{times} ({cause})", rows) from error
 
 
 class _Session:
@@ -186,7 +182,7 @@ class _Session:
             if key is None:
                 message = "cache: the content of a callable is unknown, so nothing is stored on "
                 message += "disk; pass a cache_key that identifies this teacher"
-                warnings.warn(message, stacklevel=user_stacklevel())
+                warn(message)
             else:
                 names = () if teacher.classes is None else [str(name) for name in teacher.classes]
                 content = getattr(teacher, "cache_kind", "values")
@@ -199,11 +195,11 @@ class _Session:
         self.unsaved: list[tuple[Array, Array]] = []  # row numbers and predictions to be written
         self._recall()
         # a network's mode is set for each call, which only one thread at a time can do
-        self.workers = query.workers if getattr(teacher, "module", None) is None else 1
+        self.workers = query.query_workers if getattr(teacher, "module", None) is None else 1
         self.rate_lock, self.stopping = threading.Lock(), threading.Event()
         # rows in a call at most, and in the next one
         self.largest = int(min(16_384, max(1, PATIENCE * (query.queries_per_second or math.inf))))
-        self.size = query.batch_size or min(8, self.largest)
+        self.size = query.teacher_batch or min(8, self.largest)
         self.written = time.monotonic()
 
     def _recall(self) -> None:
@@ -294,7 +290,7 @@ class _Session:
         r"""Take a call's targets, adapt the size of the next one, and write now and then."""
         self._take(numbers, y)
         self.query.usage.queries += len(numbers)
-        if self.query.batch_size is None:
+        if self.query.teacher_batch is None:
             # large steps, so that a quick teacher always gets the same ones
             if seconds > 2 * PATIENCE:
                 self.size = max(1, int(self.size * PATIENCE / seconds))
@@ -315,18 +311,12 @@ class _Session:
         r"""The targets at rows, by number, and the seconds that they took."""
         start, rows = time.monotonic(), self.rows[batch]
         part = select(self.X, rows)
-        try:
+        low, high = rows.min(), rows.max()
+        where = f"rows {low} to {high}" if high > low else f"row {low}"
+        if high - low != len(rows) - 1:
+            where = f"{len(rows)} rows from {low} to {high}"
+        with teacher_failures(f"{where} of X", np.sort(rows), self.query):
             y = self.query.attempt(lambda: self._call(part, len(rows)), self._pause)
-        except LimbeckError:
-            raise
-        except FAILURES as error:
-            rows.sort()
-            where = f"rows {rows[0]} to {rows[-1]}" if len(rows) > 1 else f"row {rows[0]}"
-            if rows[-1] - rows[0] != len(rows) - 1:
-                where = f"{len(rows)} rows from {rows[0]} to {rows[-1]}"
-            attempts = 1 + self.query.retries * isinstance(error, self.query.retry_on)
-            times = f", {attempts} times" if attempts > 1 else ""
-            raise TeacherError.of(error, f"{where} of X{times}", rows) from error
         if (bad := ~np.isfinite(y).all(1)).any():
             received = f"NaN or infinity for {int(bad.sum())} rows, as row {rows[bad][0]} of X"
             raise ArgumentError("teacher", received, "finite answers")
@@ -368,62 +358,4 @@ class _Session:
         except CheckpointError as error:
             self.writable = False
             message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warnings.warn(message, stacklevel=user_stacklevel())
-
-
-class ScaledTeacher(nn.Module):
-    r"""A torch teacher in the inputs' precision, with values as (y − shift) / scale."""
-
-    shift: Tensor  # (K,)
-    scale: Tensor  # (K,), 1 where the values are constant
-
-    def __init__(self, teacher: RowTeacher, shift: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        assert isinstance(teacher, NetworkTeacher)
-        self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
-        self.dtype = getattr(float_tensor(self.module), "dtype", None)
-        self.output_form = self.form if self.task == "classification" else "values"
-        self.register_buffer("shift", shift)
-        self.register_buffer("scale", safe_scale(scale))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.module(x.to(self.dtype or x.dtype)).to(x.dtype)
-        if self.task == "classification":
-            return y
-        if self.task == "multilabel" and self.form != "probabilities":
-            return y.sigmoid() if self.form == "logits" else y.exp()
-        return (y.reshape(len(y), -1) - self.shift) / self.scale
-
-
-def safe_scale(scale: Tensor) -> Tensor:
-    r"""What targets are divided by: the scale, or 1 where they are constant."""
-    return torch.where(scale > 0, scale, 1.0)
-
-
-class Derivatives:
-    r"""A teacher's derivatives (n, K · D) with respect to D inputs, of log or plain outputs."""
-
-    def __init__(self, teacher: NetworkTeacher, domain: str, inputs: int) -> None:
-        self.teacher, self.domain, self.inputs = teacher, domain, inputs
-        self.classes, self.outputs = teacher.classes, teacher.outputs * inputs
-        self.cache_kind, self.fingerprint = f"derivatives, {domain}", teacher.fingerprint
-
-    def check_size(self, n: int) -> None:
-        r"""Refuse numbers of rows whose derivatives would not fit into memory."""
-        total = 8 * n * self.outputs
-        if total > MOST:
-            received = f"{n:,} inputs, whose derivatives take {total / 2**30:.0f} GiB"
-            expected = f"at most {MOST // (8 * self.outputs):,}; without a cache, any number"
-            raise ArgumentError("pool", received, expected)
-
-    def __call__(self, X: object) -> Array:
-        x = self.teacher.tensors(X)
-        assert isinstance(x, Tensor)
-        one = torch.ones(self.teacher.outputs, device=x.device, dtype=x.dtype)
-        model = ScaledTeacher(self.teacher, torch.zeros_like(one), one)
-        blocks = [
-            evaluate(model, part, "derivatives", output=model.output_form, domain=self.domain)
-            .derivatives.double().cpu().numpy()  # type: ignore[union-attr]
-            for part in torch.split(x, 256)
-        ]  # fmt: skip
-        return np.concatenate(blocks).reshape(count(X), self.outputs)
+            warn(message)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, Dict, checked_arguments
+from limbeck.arguments import Choice, Dict, checked_arguments, choice
 from limbeck.arrays import Batch, X, leaves, map_tensors, part_of, rows
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.evaluation import View
@@ -105,8 +105,7 @@ class StoredView(View):
         raise NotDifferentiableError("teacher: derivatives along directions are not stored")
 
     def hidden(self, name: str) -> Tensor:
-        if name not in self.stored.hidden:
-            raise ArgumentError.unknown("hints", name, self.stored.hidden)
+        choice("hints", name, self.stored.hidden)
         return self.stored.hidden[name][self.index]
 
 

@@ -9,14 +9,13 @@ import io
 import json
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.errors import ArgumentError, LimbeckError, first_line, shown, warn
 from limbeck.storage.disk import make_folder, write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
@@ -125,9 +124,8 @@ class Logger(Callback):
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        text = f"{self!r} stopped logging ({reason}); training continues without it"
-        warnings.warn(text, stacklevel=2)
+        text = f"{self!r} stopped logging ({first_line(error)}); training continues without it"
+        warn(text)
 
 
 class CSVLogger(Logger):

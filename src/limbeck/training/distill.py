@@ -2,7 +2,6 @@ r"""`distill`: a teacher, a student, inputs and a loss in; a trained student out
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from limbeck import arguments as arg
 from limbeck import losses
 from limbeck.arrays import Batch, as_batch, floats, input_dtype, part_of, rows
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, warn
 from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
 from limbeck.inputs.base import Inputs
@@ -193,7 +192,7 @@ def prepare(
     elif (count := launched_processes()) > 1:
         text = f"engine: this is one of {count} processes, and with engine={training.engine!r} each"
         text += " trains its own student and writes its own files; 'accelerate' trains one in all"
-        warnings.warn(text, stacklevel=user_stacklevel())
+        warn(text)
     student.to(device)
     source = as_inputs(inputs)
     source.to(device, input_dtype(student) or torch.get_default_dtype(), seed)

@@ -17,6 +17,7 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from limbeck.arrays import leaves, map_tensors, tensor_float
+from limbeck.errors import warn
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Update
 
@@ -141,7 +142,7 @@ class Compiled(Eager):
         if self._others == 8 and self._steps < 16:  # not just the short last batches of passes
             advice = "pad all batches to one length, or choose engine='eager'"
             text = f"engine: {SHAPES}; steps on batches of other shapes run eagerly ({advice})"
-            warnings.warn(text, stacklevel=3)
+            warn(text)
         return self._run_eagerly(plan)
 
     def _choose(self, forecast: Forecast) -> None:
@@ -151,7 +152,7 @@ class Compiled(Eager):
             self.name, self.layout = "compiled", layout
         elif costs.pay(self.operations, steps, seconds):
             advice = "batches that are all padded to one length can be compiled"
-            warnings.warn(f"engine: {SHAPES}; running eagerly ({advice})", stacklevel=3)
+            warn(f"engine: {SHAPES}; running eagerly ({advice})")
 
     def state(self) -> dict[str, Any]:
         return super().state() | ({} if self._forecast is None else {"engine": "auto"})
@@ -208,7 +209,7 @@ class Compiled(Eager):
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = " ".join(lines[:2]) or type(error).__name__  # the first may only name a backend
         text = f"engine: the step cannot be {participle} ({reason}); running eagerly"
-        warnings.warn(text, stacklevel=3)
+        warn(text)
         self.name, self._graph = "eager", None
         super().step(plan)
 
@@ -308,7 +309,7 @@ def make_engine(
     if name == "compiled" and obstacle is None:
         return compiled(update)
     if name == "compiled":
-        warnings.warn(f"engine: {obstacle}; running eagerly", stacklevel=2)
+        warn(f"engine: {obstacle}; running eagerly")
     compiler = cuda or shutil.which("g++") or shutil.which("clang++")
     if name == "auto" and obstacle is None and compiler:
         return compiled(update, (CUDA if cuda else CPU, steps, seconds))

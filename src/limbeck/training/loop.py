@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import grad
 
 from limbeck.arrays import Batch, part_of, rows, strip_prefix
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.errors import ArgumentError, CheckpointError, shown, warn
 from limbeck.evaluation import evaluating
 from limbeck.records import AnyNumber, check
 from limbeck.storage import checkpoints, files
@@ -261,7 +260,7 @@ class Run:
         self.done = good
         self.failure = diagnose(self.objective, plan, good + 1)
         self.stop_reason = f"{self.failure}; the student is as it was before that step"
-        warnings.warn(self.stop_reason, stacklevel=2)
+        warn(self.stop_reason)
 
     def _state(self) -> tuple[int, int, str | None]:
         return self.done, self._evaluated, self.stop_reason

@@ -3,7 +3,6 @@ r"""Several processes that train one student on the mean of their gradients."""
 from __future__ import annotations
 
 import hashlib
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from limbeck.arrays import X, as_batch, leaves, part_of, rows
 from limbeck.environment import import_extra
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, warn
 from limbeck.inputs.base import Inputs
 from limbeck.training.config import Training, launched_processes
 from limbeck.training.engines import Eager
@@ -43,7 +42,7 @@ def share(training: Training) -> tuple[Training, torch.device, int]:
     if state.num_processes == 1:
         text = "engine: 'accelerate' runs in a single process here; start the script by `accelerate"
         text += " launch --num_processes 2` or `torchrun --nproc-per-node 2` for two"
-        warnings.warn(text, stacklevel=4)
+        warn(text)
     for name in ("checkpoint", "seconds"):
         if state.num_processes > 1 and getattr(training, name) is not None:
             raise ArgumentError(name, getattr(training, name), "None with several processes")
