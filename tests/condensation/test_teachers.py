@@ -20,7 +20,7 @@ from limbeck.condensation.predict_function import (
     paired,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import Average, ResampledDraws, average_teacher, one_draw_teacher
+from limbeck.condensation.teachers import Average, OneDraw, PosteriorTeacher, ResampledDraws
 from limbeck.distributions import Bernoulli, Categorical, Normal, Poisson
 from limbeck.errors import InexactTeacherError, NotDifferentiableError
 from limbeck.inputs import Dataset
@@ -34,6 +34,14 @@ S, N = 40, 6
 W = 2 * torch.randn(S, 2, dtype=DOUBLE, generator=G)
 V = torch.randn(S, 2, 3, dtype=DOUBLE, generator=G)
 X = torch.randn(N, 2, dtype=DOUBLE, generator=G)
+
+
+def average_teacher(*arguments, **options):
+    return PosteriorTeacher(Average(*arguments, **options))
+
+
+def one_draw_teacher(*arguments):
+    return PosteriorTeacher(OneDraw(*arguments))
 
 
 def stored(draws):

@@ -45,7 +45,7 @@ from limbeck.errors import ArgumentError, user_stacklevel
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.storage.files import copy_into
 from limbeck.training.objective import Objective, Plan
@@ -91,9 +91,8 @@ def make_bag(
 
 
 def fit_bag(
-    request: Request, function: PredictFunction, draws: Draws | Stream, split: HeldOut, steps: int,
-    diagnostics: Diagnostics | None,
-) -> Condensed:  # fmt: skip
+    request: Request, function: PredictFunction, draws: Draws | Stream, split: HeldOut, steps: int
+) -> Condensed:
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     training, seed, dtype = request.training, request.training.seed, request.dtype
     generator = torch.Generator().manual_seed(seed + 4)
@@ -131,7 +130,7 @@ def fit_bag(
             message = f"{end}; the student of the draws so far is returned"
             warnings.warn(message, stacklevel=user_stacklevel())
     result = Condensed(
-        bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws),
+        bag, **outcome, diagnostics=teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes, *targets.notes], used=stored.count,
         draw_bytes=teachers.bytes_of(stored.count, draws.structure, dtype),
         head=OutputFamily.of(function.example), calling=function, posterior=draws,

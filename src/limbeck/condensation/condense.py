@@ -25,9 +25,17 @@ from limbeck.condensation.predict_function import (
     PairDensity,
     class_logs,
     class_student,
+    paired,
     rows_of,
 )
-from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
+from limbeck.condensation.teachers import (
+    Average,
+    OneDraw,
+    PosteriorTeacher,
+    RecordedStream,
+    Request,
+    ResampledDraws,
+)
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.errors import ArgumentError
@@ -227,9 +235,8 @@ def _condense_draws(
     training = split.fit_batches(request.training, all_inputs)
     x = source.probe(PROBE).x
     function, draws = request.bind(x)
-    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if bag_steps is not None and function.vmapped and can_pool(source):
-        return fit_bag(request, function, draws, split, bag_steps, diagnostics)
+        return fit_bag(request, function, draws, split, bag_steps)
     if student is None:
         student, training = make_bag(function, draws, request, request.count), _rate(training)
     head = OutputFamily.of(function.example)
@@ -249,14 +256,13 @@ def _condense_draws(
         draws_per_input = max(1, min(16, most)) if function.vmapped else 1
     share = int(draws_per_input)
     if head.classes:
-        teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
-        if stored is not None:
-            teacher = teachers.average_teacher(function, stored)
+        one: Any = OneDraw(function, fresh, share) if stored is None else Average(function, stored)
+        teacher: Teacher | None = PosteriorTeacher(one)
         wrapped, pairs = class_student(student, x), source
     else:
         loss, wrapped = densities.pair_losses(loss), PairDensity(student, head)
         teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
-        pairs = densities.Pairs(source, outcomes, fresh)
+        pairs = densities.Outcomes(outcomes, source, fresh)
         if watched is not None:
             watched.to(device, dtype, 0)
             watched = densities.fixed_pairs(watched, outcomes)
@@ -265,7 +271,7 @@ def _condense_draws(
     result = Condensed(
         student,
         **outcome,
-        diagnostics=diagnostics or teachers.diagnose(draws),
+        diagnostics=teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
         draw_bytes=teachers.bytes_of(stored.count if stored else size, draws.structure, dtype),
@@ -320,11 +326,11 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         run, outcome = run_steps(teacher, class_student(student, x), source, loss, training)
     else:
 
-        def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+        def outcomes(batch: Batch, generator: torch.Generator) -> X:
             assert batch.index is not None
-            return Pair(batch.x, rows_of(targets, batch.index).sample((), generator))
+            return paired(Pair(batch.x, rows_of(targets, batch.index).sample((), generator)))
 
-        wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
+        wrapped, pairs = PairDensity(student, head), densities.Outcomes(outcomes, source)
         run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
     result = Condensed(student, **outcome, head=replace(head, form=run.objective.form))
     if split.rows is None:

@@ -19,7 +19,7 @@ from limbeck.distributions.base import Distribution, Mixture, map_parameters
 from limbeck.distributions.conversion import adapt, validation
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
-from limbeck.errors import ArgumentError, user_stacklevel
+from limbeck.errors import ArgumentError, NotDifferentiableError, user_stacklevel
 
 
 class WatchedDraw(UserDict[str, Any]):
@@ -97,6 +97,15 @@ class PredictFunction:
             leave_out = f"var_names=[{names}] leaves out what is not needed"
             notes.append(f"predict does not use {listed}: {leave_out}")
         return notes
+
+    def refuse_derivatives(self, loss: str) -> None:
+        r"""Raise where a loss needs derivatives, and the function has none."""
+        if not self.vmapped:
+            raise NotDifferentiableError(
+                f"predict: {loss} needs input derivatives, and this function has none, "
+                f"since torch cannot map it over draws ({self.reason}). Use a loss on values, or "
+                "write the function in torch."
+            )
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
         r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
 from limbeck.condensation.predict_function import PredictFunction, class_logs, unpair
 from limbeck.distributions.base import Distribution, Shape, average
-from limbeck.errors import (
-    ArgumentError,
-    NotDifferentiableError,
-    PseudoDrawWarning,
-    user_stacklevel,
-)
+from limbeck.errors import ArgumentError, PseudoDrawWarning, user_stacklevel
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Stateful
@@ -51,23 +46,23 @@ class ResampledDraws(Stateful):
         return self.draws
 
 
-class RecordedStream:
+class RecordedStream(Stateful):
     r"""A stream that records some of its draws, all with the same chance, in constant memory."""
+
+    STATE = ("rows", "seen")
 
     def __init__(self, stream: Stream, seed: int = 0) -> None:
         self.stream, self.structure = stream, stream.structure
         self.generator = torch.Generator().manual_seed(seed)
-        self.rows: Tensor | None = None  # (recorded, dim)
+        dtype = stream.dtype or torch.get_default_dtype()
+        count = 2**26 // max(1, bytes_of(1, self.structure, dtype))  # at most 64 MiB of draws
+        self.rows = torch.empty(max(2, min(1000, count)), self.structure.dim, dtype=dtype)
         self.seen = 0
 
     used = property(lambda self: self.stream.used)
 
     def next(self, n: int) -> X:
         draws = self.stream.next(n)
-        flat = self.structure.flatten(draws)
-        if self.rows is None:
-            count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
-            self.rows = flat.new_empty(count, flat.shape[1])
         # reservoir sampling: the i-th draw takes a random one of i places, if there is such
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
@@ -75,26 +70,18 @@ class RecordedStream:
         self.seen += n
         sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
         if sources:
-            self.rows[[*sources]] = flat[[*sources.values()]].detach()
+            flat = self.structure.flatten(draws)[[*sources.values()]]
+            self.rows[[*sources]] = flat.detach().to(self.rows)
         return draws
 
     def recorded(self) -> Draws | None:
-        if self.rows is None:
+        if not self.seen:
             return None
-        return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
+        draws = Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
+        return draws.to(self.stream.device)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
-        if self.rows is not None:
-            state |= {"record.rows": self.rows.clone(), "record.seen": torch.tensor(self.seen)}
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.stream.load_state_dict(state)
-        if "record.generator" in state:
-            self.generator.set_state(state["record.generator"].cpu())
-        if "record.rows" in state:
-            self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
+    def stateful_parts(self) -> dict[str, Any]:
+        return {"stream": self.stream}
 
 
 DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
@@ -189,10 +176,12 @@ class Average(nn.Module):
     r"""log ⟨p(y|x, w)⟩ over blocks of stored draws w: of classes y, (n, K), or at y, (n,)."""
 
     flat: Tensor
+    next = None  # nothing is drawn
 
     def __init__(self, predict: PredictFunction, draws: Draws, pairs: bool = False) -> None:
         super().__init__()
         self.predict, self.structure, self.pairs = predict, draws.structure, pairs
+        self.output_form = "log_density" if pairs else "log_probabilities"
         self.register_buffer("flat", draws.flat, persistent=False)
 
     def forward(self, x: X) -> Tensor:
@@ -246,6 +235,8 @@ class BlockView(View):
 class OneDraw:
     r"""log p(y|x, w) of all classes y, (n, K), with one draw w per input, or a mean of `share`."""
 
+    output_form = "log_probabilities"
+
     def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
         self.predict, self.share = predict, share
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
@@ -270,15 +261,11 @@ class PosteriorTeacher(Teacher):
 
     source: Any  # an `Average` or `OneDraw`
 
-    def __init__(
-        self, predict: PredictFunction, source: Average | OneDraw, form: str, exact: bool = True,
-        draw: Callable[[int], X] | None = None,
-    ) -> None:  # fmt: skip
-        self.predict, self.opaque = predict, not predict.vmapped
-        super().__init__(
-            source, form, exact=exact, draw=None if self.opaque else draw,
-            differentiable=False if self.opaque else None,
-        )  # fmt: skip
+    def __init__(self, source: Average | OneDraw) -> None:
+        self.predict, self.opaque = source.predict, not source.predict.vmapped
+        draw, differentiable = (None, False) if self.opaque else (source.next, None)
+        exact = isinstance(source, Average)
+        super().__init__(source, exact=exact, draw=draw, differentiable=differentiable)
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Any:
@@ -293,7 +280,7 @@ class PosteriorTeacher(Teacher):
         return super().view(batch, drawn)
 
     def refuse_derivatives(self, loss: str) -> None:
-        refuse_derivatives(self.predict, loss)
+        self.predict.refuse_derivatives(loss)
         super().refuse_derivatives(loss)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -302,28 +289,6 @@ class PosteriorTeacher(Teacher):
     def __repr__(self) -> str:
         average = isinstance(self.source, Average)
         return f"the average over {len(self.source.flat):,} draws" if average else "a draw an input"
-
-
-def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
-    r"""A teacher that averages predictions over all stored draws."""
-    form = "log_density" if pairs else "log_probabilities"
-    return PosteriorTeacher(predict, Average(predict, draws, pairs), form)
-
-
-def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
-    r"""A teacher with one fresh draw per input; the mean of its targets is that of the average."""
-    logs = OneDraw(predict, source, share)
-    return PosteriorTeacher(predict, logs, "log_probabilities", exact=False, draw=source.next)
-
-
-def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
-    r"""Raise where a function has no derivatives, which a loss needs."""
-    if not predict.vmapped:
-        raise NotDifferentiableError(
-            f"predict: {loss} needs input derivatives, and this function has none, "
-            f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
-            "write the function in torch."
-        )
 
 
 JOINT = (
