@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation import teachers
@@ -99,14 +100,23 @@ def fit_bag(
     stored, end = _read(draws, request.samples, request.device, dtype)
     covariances, components = None, request.count
     if request.joint:
-        covariances = Covariances.of(function, stored, _joint_inputs(split))
+        # also held-out rows: covariances of a group that is left out cannot be known
+        parts = (split.training, None if split.kind == GIVEN else split.source)
+        known = [part.x for part in parts if isinstance(part, Dataset)]
+        x = join(known) if known else split.training(COVARIANCE_INPUTS).x
+        covariances = Covariances.of(function, stored, x)
         if request.components == "auto":
             enough = covariances.components() * JOINT_MARGIN
             components = min(max(components, math.ceil(enough)), stored.count)
     bag = make_bag(function, stored, request, components).to(request.device)
     size = _pool_size(request, function, stored.count, components)
     targets = _Targets.of(function, stored, split, size, request.noise, generator)
-    candidates = _start(bag, function, stored, targets.trained, generator)
+    # it starts at draws whose average is near that of all
+    most = min(stored.count, CANDIDATES)
+    candidates = stored.take(strata(stored.count, most, generator))
+    likely = ratios(function, candidates, targets.trained, generator, FEATURES)
+    chosen = choose_draws(*likely, bag.components)
+    bag.start_at(stored.structure.flatten(candidates)[chosen])
     wrapped = PoolDivergence(bag, targets.trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = float(targets.watched.divergences(bag).mean())
@@ -145,10 +155,9 @@ def fit_bag(
         measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
         measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
-    rows_seen = (
-        split.training if isinstance(split.training, Dataset) else Dataset(targets.trained.x)
-    )
-    new_inputs = check_new_inputs(split, rows_seen, measure, seed, STOP, 1e-3)
+    fixed = isinstance(split.training, Dataset)
+    seen = split.training if fixed else Dataset(targets.trained.x)
+    new_inputs = check_new_inputs(split, seen, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
         new_inputs, curve=tuple(curve.items()), noise=targets.noise, **measured
     )
@@ -192,14 +201,6 @@ class _Targets(NamedTuple):
         return cls(trained, weight, watched, error, [note] if lost else [])
 
 
-def _joint_inputs(split: HeldOut) -> X:
-    r"""Inputs whose covariances are trained: all rows, or fresh inputs."""
-    # also held-out rows: covariances of a group that is left out cannot be known
-    parts = (split.training, None if split.kind == GIVEN else split.source)
-    known = [part.x for part in parts if isinstance(part, Dataset)]
-    return join(known) if known else split.training(COVARIANCE_INPUTS).x
-
-
 def _read(
     draws: Draws | Stream, count: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Draws, StreamEnded | None]:
@@ -217,18 +218,6 @@ def _read(
                 raise
             end = error
     return Draws.one_chain(join(batches)), end
-
-
-def _start(
-    bag: SampleBag, function: PredictFunction, draws: Draws, pool: Pool, generator: torch.Generator
-) -> X:
-    r"""Set a bag to draws whose average is near that of all; the candidates for that."""
-    most = min(draws.count, CANDIDATES)
-    candidates = draws.take(strata(draws.count, most, generator))
-    likely = ratios(function, candidates, pool, generator, FEATURES)
-    chosen = choose_draws(*likely, bag.components)
-    bag.start_at(draws.structure.flatten(candidates)[chosen])
-    return candidates
 
 
 def _inputs(
@@ -282,7 +271,7 @@ class LBFGS:
         self._here = torch.full((len(objective.terms) + 1 + size,), math.nan, **wide)
 
     def step(self, plan: Plan, traced: bool) -> None:
-        progress, x = self.progress, self._read()
+        progress, x = self.progress, parameters_to_vector(self.parameters).detach().double()
         if self._here[0].isnan():
             self._here = self._evaluate(plan)
         means, gradient = self._here.split([len(progress.last), len(x)])
@@ -347,9 +336,6 @@ class LBFGS:
             means = [term.mean() for term in (*terms, self.objective.total(terms))]
             slopes = torch.autograd.grad(means[-1], self.parameters, materialize_grads=True)
         return torch.cat([part.detach().flatten().double() for part in (*means, *slopes)])
-
-    def _read(self) -> Tensor:
-        return torch.cat([p.detach().flatten().double() for p in self.parameters])
 
     @torch.no_grad()
     def _write(self, flat: Tensor) -> None:

@@ -28,14 +28,7 @@ from limbeck.condensation.predict_function import (
     paired,
     rows_of,
 )
-from limbeck.condensation.teachers import (
-    Average,
-    OneDraw,
-    PosteriorTeacher,
-    RecordedStream,
-    Request,
-    ResampledDraws,
-)
+from limbeck.condensation.teachers import Average, OneDraw, Request
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.errors import ArgumentError
@@ -46,7 +39,6 @@ from limbeck.models import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import LAYOUTS, as_draws
-from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
 from limbeck.training.config import PRESETS, Training
@@ -241,8 +233,7 @@ def _condense_draws(
         student, training = make_bag(function, draws, request, request.count), _rate(training)
     head = OutputFamily.of(function.example)
     stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
-    fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
-    fresh = fresh_type(draws, seed + 3)
+    fresh = teachers.FreshDraws(draws, seed + 3)
     student = student.to(device)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
@@ -256,8 +247,8 @@ def _condense_draws(
         draws_per_input = max(1, min(16, most)) if function.vmapped else 1
     share = int(draws_per_input)
     if head.classes:
-        one: Any = OneDraw(function, fresh, share) if stored is None else Average(function, stored)
-        teacher: Teacher | None = PosteriorTeacher(one)
+        one = OneDraw(function, fresh, share) if stored is None else Average(function, stored)
+        teacher: Teacher | None = teachers.PosteriorTeacher(one)
         wrapped, pairs = class_student(student, x), source
     else:
         loss, wrapped = densities.pair_losses(loss), PairDensity(student, head)

@@ -20,7 +20,7 @@ from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import DrawSource, Request
+from limbeck.condensation.teachers import FreshDraws, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical
@@ -36,7 +36,6 @@ from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
 from limbeck.posteriors.draws import Draws, group
-from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
 from limbeck.training.result import History
@@ -54,7 +53,7 @@ class Outcomes(Nested):
     """
 
     def __init__(
-        self, of: OutcomesOf, inputs: Inputs | None = None, posterior: DrawSource | None = None
+        self, of: OutcomesOf, inputs: Inputs | None = None, posterior: FreshDraws | None = None
     ) -> None:
         super().__init__([] if inputs is None else [inputs])
         self.of, self.posterior = of, posterior
@@ -119,7 +118,7 @@ def pair_losses(loss: Loss) -> Loss:
 
 
 def outcomes_of_draws(
-    function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
+    function: PredictFunction, loss: Loss, stored: Draws | None, fresh: FreshDraws
 ) -> tuple[Teacher | None, OutcomesOf]:
     r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
     derivatives, teacher = any("derivatives" in term.requires for _, term in loss), None
@@ -205,7 +204,7 @@ def condense_density(
         result = Condensed(mixture, *about, notes=[*notes, *fit.reasons], used=stored.count)
         taken = stored.count
     else:
-        fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
+        fresh = FreshDraws(draws, seed + 3)
 
         def events_at(batch: Batch, generator: torch.Generator) -> Tensor:
             return events_of(function, fresh.next(rows(batch.x)), generator).to(dtype)

@@ -207,7 +207,7 @@ def _class_count(distribution: Any) -> int | None:
     if len(shape) != 1:
         received = f"a {type(distribution).__name__} of the batch shape {shape}"
         raise ArgumentError("predict", received, "one label per input: the shape (n,)")
-    return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
+    return 2 if isinstance(inner, Bernoulli) else int(inner.mean.shape[-1])
 
 
 def class_logs(distribution: Any) -> Tensor:

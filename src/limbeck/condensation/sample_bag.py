@@ -14,7 +14,7 @@ from torch.distributions import constraints, transform_to
 from torch.distributions.transforms import Transform
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments
-from limbeck.arrays import X, as_dict, as_numbers, as_part, map_tensors, random, rows
+from limbeck.arrays import X, as_numbers, as_part, as_tensor, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
@@ -395,13 +395,8 @@ def _initial_draws(
     return rows, structure, positive_variables(draws) if automatic else support
 
 
-def positive_variables(draws: Draws) -> dict[str, str] | None:
+def positive_variables(draws: Draws) -> dict[str, str]:
     r"""The variables with names of which all draws are above zero."""
-    if draws.structure.vector:
-        return None
-    positive = dict.fromkeys(draws.structure.names, "positive")
-    for block in draws.blocks(max(1, 2**20 // max(1, draws.structure.dim))):
-        for name, part in as_dict(block).items():
-            if not part.numel() or part.min() <= 0:
-                positive.pop(name, None)
-    return positive
+    named = {} if draws.structure.vector else draws.parts
+    tensors = {name: as_tensor(part) for name, part in named.items()}
+    return {n: "positive" for n, part in tensors.items() if part.numel() and part.min() > 0}

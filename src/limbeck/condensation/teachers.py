@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,41 +28,32 @@ AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
 
 
-class ResampledDraws(Stateful):
-    r"""Stored draws at random, so that their mean is the average over all of them."""
+class FreshDraws(Stateful):
+    r"""Draws for single use: the next ones of a stream, or stored ones at random.
 
-    STATE = ("used",)
-
-    def __init__(self, draws: Draws, seed: int = 0) -> None:
-        self.draws, self.structure = draws, draws.structure
-        self.generator = torch.Generator().manual_seed(seed)
-        self.used = 0
-
-    def next(self, n: int) -> X:
-        self.used += n
-        return self.draws.take(torch.randint(self.draws.count, (n,), generator=self.generator))
-
-    def recorded(self) -> Draws:
-        return self.draws
-
-
-class RecordedStream(Stateful):
-    r"""A stream that records some of its draws, all with the same chance, in constant memory."""
+    Some draws of a stream are recorded, all with the same chance, in constant memory.
+    """
 
     STATE = ("rows", "seen")
 
-    def __init__(self, stream: Stream, seed: int = 0) -> None:
-        self.stream, self.structure = stream, stream.structure
+    def __init__(self, posterior: Draws | Stream, seed: int = 0) -> None:
+        self.posterior, self.structure = posterior, posterior.structure
         self.generator = torch.Generator().manual_seed(seed)
-        dtype = stream.dtype or torch.get_default_dtype()
-        count = 2**26 // max(1, bytes_of(1, self.structure, dtype))  # at most 64 MiB of draws
-        self.rows = torch.empty(max(2, min(1000, count)), self.structure.dim, dtype=dtype)
-        self.seen = 0
+        self.seen, count, dtype = 0, 0, posterior.dtype or torch.get_default_dtype()
+        if isinstance(posterior, Stream):  # at most 64 MiB of draws
+            count = max(2, min(1000, 2**26 // max(1, bytes_of(1, self.structure, dtype))))
+        self.rows = torch.empty(count, self.structure.dim, dtype=dtype)
 
-    used = property(lambda self: self.stream.used)
+    @property
+    def used(self) -> int:
+        return self.posterior.used if isinstance(self.posterior, Stream) else self.seen
 
     def next(self, n: int) -> X:
-        draws = self.stream.next(n)
+        if isinstance(self.posterior, Draws):
+            self.seen += n
+            index = torch.randint(self.posterior.count, (n,), generator=self.generator)
+            return self.posterior.take(index)
+        draws = self.posterior.next(n)
         # reservoir sampling: the i-th draw takes a random one of i places, if there is such
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
@@ -75,16 +66,14 @@ class RecordedStream(Stateful):
         return draws
 
     def recorded(self) -> Draws | None:
-        if not self.seen:
-            return None
+        r"""All stored draws, or those of a stream that were recorded, if it gave any."""
+        if isinstance(self.posterior, Draws) or not self.seen:
+            return self.posterior if isinstance(self.posterior, Draws) else None
         draws = Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
-        return draws.to(self.stream.device)
+        return draws.to(self.posterior.device)
 
     def stateful_parts(self) -> dict[str, Any]:
-        return {"stream": self.stream}
-
-
-DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
+        return {"stream": self.posterior} if isinstance(self.posterior, Stream) else {}
 
 
 def draws_to_compare(posterior: Draws | Stream, count: int) -> Draws:
@@ -167,8 +156,9 @@ class Request:
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:
     r"""R̂ and effective sizes of draws, with a warning if there are reasons to distrust them."""
     diagnostics = draws.diagnostics()
-    if diagnostics is not None and diagnostics.warning is not None:
-        warnings.warn(diagnostics.warning, stacklevel=user_stacklevel())
+    if diagnostics is not None and diagnostics.reasons:
+        reasons = "; ".join(diagnostics.reasons)
+        warnings.warn(f"posterior: {reasons}", stacklevel=user_stacklevel())
     return diagnostics
 
 
@@ -237,7 +227,7 @@ class OneDraw:
 
     output_form = "log_probabilities"
 
-    def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
+    def __init__(self, predict: PredictFunction, source: FreshDraws, share: int = 1) -> None:
         self.predict, self.share = predict, share
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
         self.next = source.next

@@ -148,10 +148,6 @@ class Diagnostics(NamedTuple):
     ess: Tensor  # of all chains together
     reasons: list[str]  # a sentence each
 
-    @property
-    def warning(self) -> str | None:
-        return "posterior: " + "; ".join(self.reasons) if self.reasons else None
-
 
 class Draws:
     r"""Draws by chain, stored in their original form and converted when they are selected.
