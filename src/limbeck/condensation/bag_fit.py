@@ -97,7 +97,7 @@ def fit_bag(
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     training, seed, dtype = request.training, request.training.seed, request.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    stored, end = _read(draws, request.samples, request.device, dtype)
+    stored, end = _read(draws, request.samples, dtype)
     covariances, components = None, request.count
     if request.joint:
         # also held-out rows: covariances of a group that is left out cannot be known
@@ -202,22 +202,14 @@ class _Targets(NamedTuple):
 
 
 def _read(
-    draws: Draws | Stream, count: int, device: torch.device, dtype: torch.dtype
+    draws: Draws | Stream, count: int, dtype: torch.dtype
 ) -> tuple[Draws, StreamEnded | None]:
     r"""All stored draws, or the next of a stream that fit into memory; its end, if it came."""
     if isinstance(draws, Draws):
-        return draws.to(device, dtype), None
+        return draws, None
     count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, draws.structure, dtype)))
-    batches, done, end = list[X](), 0, None
-    while done < count and end is None:
-        try:
-            batches.append(draws.next(min(100, count - done), short=True))
-            done += rows(batches[-1])
-        except StreamEnded as error:
-            if not batches:
-                raise
-            end = error
-    return Draws.one_chain(join(batches)), end
+    stored = Draws.one_chain(draws.next(count, short=True))
+    return stored, draws.end if stored.count < count else None
 
 
 def _inputs(

@@ -232,7 +232,7 @@ def _condense_draws(
     if student is None:
         student, training = make_bag(function, draws, request, request.count), _rate(training)
     head = OutputFamily.of(function.example)
-    stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
+    stored = draws if isinstance(draws, Draws) and not online else None
     fresh = teachers.FreshDraws(draws, seed + 3)
     student = student.to(device)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")

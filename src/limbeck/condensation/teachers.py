@@ -145,10 +145,9 @@ class Request:
 
     def bind(self, x: X | None) -> tuple[PredictFunction, Draws | Stream]:
         r"""A function checked at a few draws, and draws that are converted when they are taken."""
-        draws, device, dtype = self.draws, self.device, self.dtype
+        draws = self.draws.to(self.device, self.dtype)
         if isinstance(draws, Stream):  # whose first draws do not come again
-            return PredictFunction(self.predict, draws.to(device, dtype).next(8), x), draws
-        draws = Draws(draws.parts, dtype, device, draws.notes)
+            return PredictFunction(self.predict, draws.next(8), x), draws
         index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
         return PredictFunction(self.predict, draws.take(index), x), draws
 

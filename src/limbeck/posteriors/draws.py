@@ -218,10 +218,9 @@ class Draws:
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
-        r"""The same draws in memory, on a device and of a floating type."""
-        device, dtype = torch.device(device or self.device), dtype or self.dtype
-        parts = {name: as_tensor(part).to(device, dtype) for name, part in self.parts.items()}
-        return Draws(parts, dtype, device, self.notes)
+        r"""The same draws, which are given on a device and of a floating type."""
+        device = torch.device(device or self.device)
+        return Draws(self.parts, dtype or self.dtype, device, self.notes)
 
     def diagnostics(self, most: int = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""

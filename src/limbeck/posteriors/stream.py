@@ -152,7 +152,8 @@ class Stream:
             rest = {name: part[missing:] for name, part in self._held.items()}
             self._held = rest if rows(rest) else {}
             missing -= rows(pieces[-1])
-        self.used += n - missing
+            self.used += rows(pieces[-1]) if short else 0
+        self.used += 0 if short else n
         parts = pieces[0]
         if len(pieces) > 1:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}
