@@ -39,7 +39,7 @@ from limbeck.condensation.pool import (
     ratios,
     worth,
 )
-from limbeck.condensation.predict_function import OutputFamily, PredictFunction
+from limbeck.condensation.predict_function import OutputFamily, PredictFunction, rows_of
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import Request, strata
 from limbeck.errors import ArgumentError, user_stacklevel
@@ -151,8 +151,8 @@ def fit_bag(
     curve = draws_curve(*likely, generator)
     measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
     if covariances is not None:
-        others = Covariances.of(function, stored, targets.watched.x)
-        measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
+        both = covariances, Covariances.of(function, stored, targets.watched.x)
+        measured["covariance"] = max(float(each.error(bag).detach()) for each in both)
         measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
     fixed = isinstance(split.training, Dataset)
@@ -195,8 +195,8 @@ class _Targets(NamedTuple):
         note = f"{lost:,} inputs between rows were left out: predict is not finite there"
         index = finite.nonzero()[:, 0]
         inside, outside = index[index < rows(x)], index[index >= rows(x)]
-        trained = pool.take(inside)
-        watched = pool.take(outside) if len(outside) else trained
+        trained = rows_of(pool, inside)
+        watched = rows_of(pool, outside) if len(outside) else trained
         weight = None if weight is None else weight[inside.to(weight.device)]
         return cls(trained, weight, watched, error, [note] if lost else [])
 

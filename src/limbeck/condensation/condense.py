@@ -256,7 +256,9 @@ def _condense_draws(
         pairs = densities.Outcomes(outcomes, source, fresh)
         if watched is not None:
             watched.to(device, dtype, 0)
-            watched = densities.fixed_pairs(watched, outcomes)
+            batch = watched.build(torch.arange(len(watched), device=device))
+            with torch.no_grad():  # outcomes there are drawn once
+                watched = Dataset(outcomes(batch, watched.generator))
     training = replace(training, held_out=watched)
     run, outcome = run_steps(teacher, wrapped, pairs, loss, training)
     result = Condensed(
@@ -271,8 +273,7 @@ def _condense_draws(
         posterior=draws,
     )
     check_student(result, x)
-    reference = stored or fresh.recorded()
-    if reference is not None:
+    if (reference := fresh.recorded()) is not None:
         watching = training.patience is not None
         note = "the loss on the held-out inputs also decided when to stop" if watching else ""
         measure = partial(posterior_divergence, function, reference, result.predict, seed)

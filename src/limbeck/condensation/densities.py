@@ -149,13 +149,6 @@ def outcomes_of_draws(
 
 
 @torch.no_grad()
-def fixed_pairs(data: Dataset, outcomes: OutcomesOf) -> Dataset:
-    r"""Held-out inputs with outcomes, which are drawn once."""
-    batch = data.build(torch.arange(len(data), device=data.device))
-    return Dataset(outcomes(batch, data.generator))
-
-
-@torch.no_grad()
 def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -> Tensor:
     r"""An event (n, D) of the density of each of n draws."""
     y: Tensor = function.paired(draws).sample((), generator)

@@ -61,7 +61,7 @@ class PredictFunction:
             raise ArgumentError("predict", f"a {type(function).__name__}", "a function of a draw")
         self.function, self.vmapped, self.arrays, self._checked = function, True, False, False
         self.reason = ""  # why `torch.vmap` cannot map it
-        self._like, count = leaves(draws)[0], NumberCounter()
+        self._like, count, singles = leaves(draws)[0], NumberCounter(), _single_draws(draws)
         n = None if x is None else rows(x)
         with torch.no_grad():
             try:
@@ -77,10 +77,10 @@ class PredictFunction:
                 self._choose_arrays(draws, x, error)
             self._checked = self.vmapped
             with count:
-                example = self._call(first(draws), x)
+                example = self._call(singles[0], x)
             self.example = check(example, n, like=self._like)
-            self.unused = unused_variables(function, *self._arguments(first(draws), x))
-            for draw in _single_draws(draws)[1:]:
+            self.unused = unused_variables(function, *self._arguments(singles[0], x))
+            for draw in singles[1:]:
                 check(self._call(draw, x), n, like=self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
             self.classes = None if x is None else _class_count(self.example)
@@ -217,18 +217,13 @@ def class_logs(distribution: Any) -> Tensor:
     return distribution.log_probabilities
 
 
-def first(tree: X) -> Any:
-    r"""The first of some draws."""
-    return map_tensors(lambda tensor: tensor[0], tree)
-
-
 def rows_of(tree: Any, index: Tensor) -> Any:
     r"""The rows of these numbers, of inputs, draws or distributions."""
     return map_tensors(lambda tensor: tensor[index.to(tensor.device)], tree)
 
 
 def _single_draws(draws: X) -> list[Any]:
-    return [first(part_of(draws, i, 1)) for i in range(rows(draws))]
+    return [map_tensors(lambda tensor, i=i: tensor[i], draws) for i in range(rows(draws))]
 
 
 def stack(distributions: Sequence[Any]) -> Any:

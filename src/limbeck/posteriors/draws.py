@@ -19,6 +19,7 @@ from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
 from limbeck.samplers.diagnostics import disagreement, effective_size, listed, r_hat
+from limbeck.storage.files import plain
 
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
 Device: TypeAlias = torch.device | str | None
@@ -147,6 +148,12 @@ class Diagnostics(NamedTuple):
     r_hat: Tensor  # of chains cut in halves; NaN where chains are too short
     ess: Tensor  # of all chains together
     reasons: list[str]  # a sentence each
+
+    def record(self) -> dict[str, Any]:
+        r"""The same as JSON can hold it; what is not finite is None."""
+        lists = {"r_hat": self.r_hat.tolist(), "ess": self.ess.tolist()}
+        record: dict[str, Any] = plain(self._asdict() | lists)
+        return record
 
 
 class Draws:
