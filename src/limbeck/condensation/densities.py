@@ -52,9 +52,7 @@ class Outcomes(Nested):
     the draws is saved and loaded with these inputs.
     """
 
-    def __init__(
-        self, of: OutcomesOf, inputs: Inputs | None = None, posterior: FreshDraws | None = None
-    ) -> None:
+    def __init__(self, of: OutcomesOf, inputs: Inputs | None = None, posterior: Any = None) -> None:
         super().__init__([] if inputs is None else [inputs])
         self.of, self.posterior = of, posterior
         if inputs is not None:
@@ -197,7 +195,8 @@ def condense_density(
         result = Condensed(mixture, *about, notes=[*notes, *fit.reasons], used=stored.count)
         taken = stored.count
     else:
-        fresh = FreshDraws(draws, seed + 3)
+        # without inputs there is nothing to compare later, for which a stream would be recorded
+        fresh: Any = draws if stored is None else FreshDraws(draws, seed + 3)
 
         def events_at(batch: Batch, generator: torch.Generator) -> Tensor:
             return events_of(function, fresh.next(rows(batch.x)), generator).to(dtype)
