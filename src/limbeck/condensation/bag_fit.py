@@ -116,7 +116,7 @@ def fit_bag(
     candidates = stored.take(strata(stored.count, most, generator))
     likely = ratios(function, candidates, targets.trained, generator, FEATURES)
     chosen = choose_draws(*likely, bag.components)
-    bag.start_at(stored.structure.flatten(candidates)[chosen])
+    bag._start_at(stored.structure.flatten(candidates)[chosen])
     wrapped = PoolDivergence(bag, targets.trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = float(targets.watched.divergences(bag).mean())

@@ -14,7 +14,7 @@ from torch.distributions import transform_to
 from torch.distributions.transforms import Transform
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments
-from limbeck.arrays import X, as_numbers, as_part, as_tensor, map_tensors, random, rows
+from limbeck.arrays import X, as_part, as_tensor, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
@@ -247,15 +247,10 @@ class SampleBag(nn.Module):
         weighted = "logits" in tensors
         return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
 
-    @checked_arguments
     @torch.no_grad()
-    def start_at(self, rows: Tensor) -> None:
+    def _start_at(self, rows: Tensor) -> None:
         r"""Set the components to draws (components, dim)."""
-        if rows.shape != self.free.shape or not rows.is_floating_point():
-            received = f"{rows.dtype} of shape {tuple(rows.shape)}"
-            raise ArgumentError("rows", received, f"draws {tuple(self.free.shape)}")
-        rows = as_numbers(rows, "rows").double().cpu()
-        free = self.supports.unconstrain(rows).to(self.free)
+        free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
         self.free.copy_((free - self.centre) / self.scale)
         self._start_version = self.free._version
 
