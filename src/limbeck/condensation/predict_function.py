@@ -6,6 +6,7 @@ import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -223,7 +224,7 @@ def rows_of(tree: Any, index: Tensor) -> Any:
 
 
 def _single_draws(draws: X) -> list[Any]:
-    return [map_tensors(lambda tensor, i=i: tensor[i], draws) for i in range(rows(draws))]
+    return [map_tensors(itemgetter(i), draws) for i in range(rows(draws))]
 
 
 def stack(distributions: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class LogDensity:
         if how == "map":
             log = torch.func.vmap(one)(draws)
         elif how == "loop":
-            several = (map_tensors(lambda t, i=i: t[i], draws) for i in range(len(rows)))
+            several = (map_tensors(itemgetter(i), draws) for i in range(len(rows)))
             log = torch.stack([one(draw) for draw in several])
         else:
             log = function(draws)
