@@ -66,7 +66,7 @@ def test_the_time_of_a_part_stands_for_that_of_all(monkeypatch):
     x = torch.linspace(-1, 1, 30, dtype=DOUBLE)
     draws = as_draws(MEANS)
     predict = PredictFunction(real, MEANS, x)
-    each = 3 * predict.numbers * 8 * agreements.outcomes_for(30)
+    each = 3 * predict.numbers * 8 * 273  # outcomes at each of 30 inputs
     monkeypatch.setattr(agreements, "AT_ONCE", 10 * each)  # ten inputs at once
     found = agreement(predict, draws, lambda x: real(MEANS[0], x), x, None, (1, 1))
     assert found.seconds == (6.0, 2.0)

@@ -146,6 +146,7 @@ def test_a_streamed_posterior_is_condensed_as_a_stored_one():
     stored = lb.condense(DRAWS, logistic, ROWS, **OPTIONS)
     streamed = lb.condense(iter(DRAWS.split(20)), logistic, ROWS, **OPTIONS)
     assert streamed.used == 392  # all but the eight that predict was tried at
+    assert "with 400 draws, of which 400 were used" in streamed.stop_reason
     new = torch.randn(300, 6, generator=generator(5))
     t = torch.sigmoid(new @ DRAWS.T).mean(1)
     errors = [float((r.predict(new).mean - t).abs().mean()) for r in (stored, streamed)]

@@ -9,10 +9,10 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.condensation.condense import condense
-from limbeck.condensation.densities import Events, events_of, pair_derivative_error
+from limbeck.condensation.densities import Outcomes, events_of, pair_derivative_error
 from limbeck.condensation.predict_function import PredictFunction
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import ResampledDraws
+from limbeck.condensation.teachers import FreshDraws
 from limbeck.distributions import Mixture, MultivariateNormal, Normal, Poisson
 from limbeck.models.mixture import GaussianMixture
 from limbeck.posteriors.read import as_draws
@@ -138,7 +138,12 @@ def test_events_are_of_the_average_and_can_be_gone_back_to():
     calling = PredictFunction(two, {name: part[:4] for name, part in draws.items()}, None)
     events = events_of(calling, draws, torch.Generator().manual_seed(0))
     assert events.shape == (600, 1)
-    source = Events(calling, ResampledDraws(as_draws(VARIANCE)))
+    fresh = FreshDraws(as_draws(VARIANCE))
+
+    def of(batch, generator):
+        return events_of(calling, fresh.next(len(batch.x)), generator)
+
+    source = Outcomes(of, posterior=fresh)
     source.to(torch.device("cpu"), DOUBLE, 0)
     state = source.state_dict()
     first = source(2000).x

@@ -436,10 +436,3 @@ def test_they_keep_their_type_in_nests_of_tensors(one):
     assert torch.equal(same.mean, one.mean)
     if one.batch_shape:
         torch.testing.assert_close(torch.vmap(lambda d: d)(broadcast(one)).mean, one.mean)
-
-
-def test_forms_say_what_a_student_gives():
-    assert NUMBERS["bernoulli, logits"].form == "logits"
-    assert NUMBERS["categorical, probs"].form == "probabilities"
-    assert NUMBERS["normal"].form == ALL["mixture of vectors"].form == "log_density"
-    assert Bernoulli(logits=tensor([1.0])).outputs.item() == 1.0

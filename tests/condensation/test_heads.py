@@ -6,7 +6,7 @@ from torch import nn
 
 import limbeck as lb
 from limbeck.arrays import Batch
-from limbeck.condensation.densities import Pairs, pair_losses
+from limbeck.condensation.densities import Outcomes, pair_losses
 from limbeck.condensation.predict_function import (
     ClassLogs,
     OutputFamily,
@@ -118,9 +118,9 @@ def test_inputs_get_outcomes_and_keep_their_weights():
             return Batch(drawn, weight=drawn[:, 0].abs())
 
     def outcomes(batch, generator):
-        return Pair(batch.x, torch.rand(len(batch.x), generator=generator))
+        return paired(Pair(batch.x, torch.rand(len(batch.x), generator=generator)))
 
-    pairs = Pairs(Weighted(2, seed=0), outcomes)
+    pairs = Outcomes(outcomes, Weighted(2, seed=0))
     pairs.to(torch.device("cpu"), torch.float32, 3)
     before = pairs.probe(4)
     again = pairs.probe(4)

@@ -7,7 +7,6 @@ import torch
 from limbeck.condensation.predict_function import (
     PredictFunction,
     class_logs,
-    first,
     stack,
 )
 from limbeck.distributions import Bernoulli, Categorical, Mixture, Normal, Poisson, average
@@ -174,4 +173,3 @@ def test_the_mean_of_probabilities_is_taken_in_the_log_domain():
 def test_distributions_are_stacked_with_their_parts():
     one = Mixture(logits=torch.zeros(2), components=Normal(torch.zeros(2), torch.ones(2)))
     assert stack([one, one, one]).components.loc.shape == (3, 2)
-    assert first({"a": torch.tensor([5.0, 6.0])})["a"] == 5

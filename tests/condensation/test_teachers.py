@@ -20,7 +20,7 @@ from limbeck.condensation.predict_function import (
     paired,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import Average, ResampledDraws, average_teacher, one_draw_teacher
+from limbeck.condensation.teachers import Average, FreshDraws, OneDraw, PosteriorTeacher
 from limbeck.distributions import Bernoulli, Categorical, Normal, Poisson
 from limbeck.errors import InexactTeacherError, NotDifferentiableError
 from limbeck.inputs import Dataset
@@ -34,6 +34,14 @@ S, N = 40, 6
 W = 2 * torch.randn(S, 2, dtype=DOUBLE, generator=G)
 V = torch.randn(S, 2, 3, dtype=DOUBLE, generator=G)
 X = torch.randn(N, 2, dtype=DOUBLE, generator=G)
+
+
+def average_teacher(*arguments, **options):
+    return PosteriorTeacher(Average(*arguments, **options))
+
+
+def one_draw_teacher(*arguments):
+    return PosteriorTeacher(OneDraw(*arguments))
 
 
 def stored(draws):
@@ -155,7 +163,7 @@ def test_the_mean_of_one_draw_gradients_is_the_batch_gradient(name, loss, share)
     student = ClassLogs(bag(function, draws).double())
     batch = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
     online = Objective(
-        one_draw_teacher(predict, ResampledDraws(draws), share), student, Dataset(X), loss
+        one_draw_teacher(predict, FreshDraws(draws), share), student, Dataset(X), loss
     )
     expected = gradient(batch, plan_of(batch, None))
     found = []
@@ -171,10 +179,10 @@ def test_equal_weights_would_be_biased_and_are_refused():
     predict = calling(logistic, draws)
     student = ClassLogs(bag(logistic, draws).double())
     with raises_about(InexactTeacherError, 'weight="teacher"'):
-        Objective(one_draw_teacher(predict, ResampledDraws(draws)), student, Dataset(X), loss)
+        Objective(one_draw_teacher(predict, FreshDraws(draws)), student, Dataset(X), loss)
     batch = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
     online = Objective(average_teacher(predict, draws), student, Dataset(X), loss)
-    online.teacher = one_draw_teacher(predict, ResampledDraws(draws))  # behind its back
+    online.teacher = one_draw_teacher(predict, FreshDraws(draws))  # behind its back
     found = [gradient(online, plan_of(online, draws.take(torch.full((N,), s)))) for s in range(S)]
     bias = torch.stack(found).mean(0) - gradient(batch, plan_of(batch, None))
     assert bias.abs().max() > 1e-3
@@ -186,7 +194,7 @@ def test_other_losses_that_one_draw_would_bias_are_refused(loss):
     student = ClassLogs(bag(logistic, draws).double())
     with pytest.raises(InexactTeacherError, match="one draw at a time"):
         Objective(
-            one_draw_teacher(calling(logistic, draws), ResampledDraws(draws)),
+            one_draw_teacher(calling(logistic, draws), FreshDraws(draws)),
             student,
             Dataset(X),
             loss,
@@ -238,12 +246,12 @@ def test_one_outcome_of_one_draw_is_unbiased_for_densities_too(function, events)
 
 def test_picked_draws_are_of_the_posterior_and_go_on_where_they_were():
     draws = stored(W)
-    source = ResampledDraws(draws, seed=3)
+    source = FreshDraws(draws, seed=3)
     source.next(5)
     state = {name: value.clone() for name, value in source.state_dict().items()}
     expected = source.next(7)
     assert all((row == W).all(1).any() for row in expected)
-    again = ResampledDraws(draws, seed=99)
+    again = FreshDraws(draws, seed=99)
     again.load_state_dict(state)
     assert torch.equal(again.next(7), expected)
     assert again.used == 12
@@ -251,7 +259,7 @@ def test_picked_draws_are_of_the_posterior_and_go_on_where_they_were():
 
 def test_a_live_teachers_state_is_that_of_its_draws():
     draws = stored(W)
-    teacher = one_draw_teacher(calling(logistic, draws), ResampledDraws(draws, seed=3))
+    teacher = one_draw_teacher(calling(logistic, draws), FreshDraws(draws, seed=3))
     state = {name: value.clone() for name, value in teacher.state_dict().items()}
     expected = teacher.draw(4)
     teacher.load_state_dict(state)
@@ -273,9 +281,9 @@ def test_functions_of_numpy_teach_values_and_say_why_no_derivatives():
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
     with raises_about(NotDifferentiableError, "predict"):
         teacher.refuse_derivatives("derivative_error()")
-    online = one_draw_teacher(predict, ResampledDraws(draws, seed=3))
+    online = one_draw_teacher(predict, FreshDraws(draws, seed=3))
     assert not online.exact
-    own = ResampledDraws(draws, seed=3).next(N)
+    own = FreshDraws(draws, seed=3).next(N)
     torch.testing.assert_close(
         online.prepare(Batch(X)).exp()[:, 1], (X * own).sum(1).sigmoid(), rtol=1e-10, atol=0
     )
@@ -305,6 +313,6 @@ def test_dicts_of_inputs_and_draws_are_taught_alike():
 
 
 def one_draw_answers(predict, draws, x):
-    teacher = one_draw_teacher(calling(predict, draws, x), ResampledDraws(draws))
+    teacher = one_draw_teacher(calling(predict, draws, x), FreshDraws(draws))
     while True:
         yield teacher.view(Batch(x), teacher.draw(4)).probabilities()

@@ -305,7 +305,7 @@ def test_a_stuck_chain_is_told():
 
     stream = as_draws(batches())
     stream.next(4 * 200)
-    assert "1 of 4 chains have not moved" in stream.diagnostics().warning
+    assert "1 of 4 chains have not moved" in "; ".join(stream.diagnostics().reasons)
 
 
 def test_where_diagnostics_cannot_be_told():

@@ -93,11 +93,6 @@ def predictive(predict: PredictFunction, draws: Draws, x: X | None = None) -> An
     return OutputFamily.of(predict.example).distribution(Average(predict, draws)(x))
 
 
-def outcomes_for(n: int) -> int:
-    r"""The number of outcomes at each of n inputs: more where inputs are few."""
-    return max(OUTCOMES, min(512, 8192 // n))
-
-
 def _block_size(predict: PredictFunction, draws: Draws, outcomes: int = 1) -> int:
     r"""The number of inputs whose predictions by all draws fit into memory at once."""
     return max(1, AT_ONCE // (draws.count * predict.numbers * draws.dtype.itemsize * outcomes))
@@ -129,7 +124,7 @@ def agreement(
         teacher, whole = partial(t.log_prob, events[:size]), partial(student.log_prob, events)
     else:
         n, classes = rows(x), predict.classes is not None
-        each = outcomes_for(n)
+        each = max(OUTCOMES, min(512, 8192 // n))  # outcomes at each input
         size = n if classes else min(n, _block_size(predict, draws, each))
         for start in range(0, n, size):
             block = part_of(x, start, size)
@@ -146,6 +141,10 @@ def agreement(
         teacher = partial(predictive, predict, draws, part_of(x, 0, size))
         whole = partial(student, x)
     error, kl = torch.cat(errors).double(), torch.cat(divergences).double()
+    pit = None
+    if ranks:
+        counts = torch.histc(torch.cat(ranks).double().cpu(), 20, 0.0, 1.0)
+        pit = tuple((counts / counts.sum()).tolist())
     log_prob: Any = tuple(torch.cat(logs, 1).double().mean(1).tolist()) if logs else None
     return Agreement(
         inputs=n,
@@ -158,7 +157,7 @@ def agreement(
         bytes=bytes_,
         seconds=(_seconds(teacher) * n / size, _seconds(whole)),
         at="samples" if x is None else "inputs",
-        pit=_shares(torch.cat(ranks)) if ranks else None,
+        pit=pit,
     )
 
 
@@ -167,11 +166,6 @@ def _ranks(f: Distribution, y: Tensor, generator: torch.Generator) -> Tensor:
     before = y - 1 if f.discrete else y.nextafter(y.new_tensor(-math.inf))
     below, at = f.cdf(before), f.cdf(y)
     return (below + (at - below) * random(torch.rand, at.shape, at, generator)).flatten()
-
-
-def _shares(ranks: Tensor) -> tuple[float, ...]:
-    counts = torch.histc(ranks.double().cpu(), 20, 0.0, 1.0)
-    return tuple((counts / counts.sum()).tolist())
 
 
 def _seconds(call: Callable[[], Any]) -> float:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from limbeck.arrays import X, join, map_tensors, part_of, rows
 from limbeck.condensation import teachers
@@ -37,14 +38,14 @@ from limbeck.condensation.pool import (
     ratios,
     worth,
 )
-from limbeck.condensation.predict_function import OutputFamily, PredictFunction
+from limbeck.condensation.predict_function import OutputFamily, PredictFunction, rows_of
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import Request, strata
 from limbeck.errors import ArgumentError, warn
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
-from limbeck.posteriors.draws import Diagnostics, Draws
+from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.storage.files import copy_into
 from limbeck.training.objective import Objective, Plan
@@ -90,23 +91,31 @@ def make_bag(
 
 
 def fit_bag(
-    request: Request, function: PredictFunction, draws: Draws | Stream, split: HeldOut, steps: int,
-    diagnostics: Diagnostics | None,
-) -> Condensed:  # fmt: skip
+    request: Request, function: PredictFunction, draws: Draws | Stream, split: HeldOut, steps: int
+) -> Condensed:
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     training, seed, dtype = request.training, request.training.seed, request.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    stored, end = _read(draws, request.samples, request.device, dtype)
+    stored, end = _read(draws, request.samples, dtype)
     covariances, components = None, request.count
     if request.joint:
-        covariances = Covariances.of(function, stored, _joint_inputs(split))
+        # also held-out rows: covariances of a group that is left out cannot be known
+        parts = (split.training, None if split.kind == GIVEN else split.source)
+        known = [part.x for part in parts if isinstance(part, Dataset)]
+        x = join(known) if known else split.training(COVARIANCE_INPUTS).x
+        covariances = Covariances.of(function, stored, x)
         if request.components == "auto":
             enough = covariances.components() * JOINT_MARGIN
             components = min(max(components, math.ceil(enough)), stored.count)
     bag = make_bag(function, stored, request, components).to(request.device)
     size = _pool_size(request, function, stored.count, components)
     targets = _Targets.of(function, stored, split, size, request.noise, generator)
-    candidates = _start(bag, function, stored, targets.trained, generator)
+    # it starts at draws whose average is near that of all
+    most = min(stored.count, CANDIDATES)
+    candidates = stored.take(strata(stored.count, most, generator))
+    likely = ratios(function, candidates, targets.trained, generator, FEATURES)
+    chosen = choose_draws(*likely, bag.components)
+    bag._start_at(stored.structure.flatten(candidates)[chosen])
     wrapped = PoolDivergence(bag, targets.trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = float(targets.watched.divergences(bag).mean())
@@ -130,7 +139,7 @@ def fit_bag(
             message = f"{end}; the student of the draws so far is returned"
             warn(message)
     result = Condensed(
-        bag, **outcome, diagnostics=diagnostics or teachers.diagnose(draws),
+        bag, **outcome, diagnostics=teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes, *targets.notes], used=stored.count,
         draw_bytes=teachers.bytes_of(stored.count, draws.structure, dtype),
         head=OutputFamily.of(function.example), calling=function, posterior=draws,
@@ -141,14 +150,13 @@ def fit_bag(
     curve = draws_curve(*likely, generator)
     measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
     if covariances is not None:
-        others = Covariances.of(function, stored, targets.watched.x)
-        measured["covariance"] = max(covariances.error_of(bag), others.error_of(bag))
+        both = covariances, Covariances.of(function, stored, targets.watched.x)
+        measured["covariance"] = max(float(each.error(bag).detach()) for each in both)
         measured["needed"] = covariances.components()
     measure = partial(posterior_divergence, function, stored, result.predict, seed)
-    rows_seen = (
-        split.training if isinstance(split.training, Dataset) else Dataset(targets.trained.x)
-    )
-    new_inputs = check_new_inputs(split, rows_seen, measure, seed, STOP, 1e-3)
+    fixed = isinstance(split.training, Dataset)
+    seen = split.training if fixed else Dataset(targets.trained.x)
+    new_inputs = check_new_inputs(split, seen, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
         new_inputs, curve=tuple(curve.items()), noise=targets.noise, **measured
     )
@@ -186,49 +194,21 @@ class _Targets(NamedTuple):
         note = f"{lost:,} inputs between rows were left out: predict is not finite there"
         index = finite.nonzero()[:, 0]
         inside, outside = index[index < rows(x)], index[index >= rows(x)]
-        trained = pool.take(inside)
-        watched = pool.take(outside) if len(outside) else trained
+        trained = rows_of(pool, inside)
+        watched = rows_of(pool, outside) if len(outside) else trained
         weight = None if weight is None else weight[inside.to(weight.device)]
         return cls(trained, weight, watched, error, [note] if lost else [])
 
 
-def _joint_inputs(split: HeldOut) -> X:
-    r"""Inputs whose covariances are trained: all rows, or fresh inputs."""
-    # also held-out rows: covariances of a group that is left out cannot be known
-    parts = (split.training, None if split.kind == GIVEN else split.source)
-    known = [part.x for part in parts if isinstance(part, Dataset)]
-    return join(known) if known else split.training(COVARIANCE_INPUTS).x
-
-
 def _read(
-    draws: Draws | Stream, count: int, device: torch.device, dtype: torch.dtype
+    draws: Draws | Stream, count: int, dtype: torch.dtype
 ) -> tuple[Draws, StreamEnded | None]:
     r"""All stored draws, or the next of a stream that fit into memory; its end, if it came."""
     if isinstance(draws, Draws):
-        return draws.to(device, dtype), None
+        return draws, None
     count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, draws.structure, dtype)))
-    batches, done, end = list[X](), 0, None
-    while done < count and end is None:
-        try:
-            batches.append(draws.next(min(100, count - done), short=True))
-            done += rows(batches[-1])
-        except StreamEnded as error:
-            if not batches:
-                raise
-            end = error
-    return Draws.one_chain(join(batches)), end
-
-
-def _start(
-    bag: SampleBag, function: PredictFunction, draws: Draws, pool: Pool, generator: torch.Generator
-) -> X:
-    r"""Set a bag to draws whose average is near that of all; the candidates for that."""
-    most = min(draws.count, CANDIDATES)
-    candidates = draws.take(strata(draws.count, most, generator))
-    likely = ratios(function, candidates, pool, generator, FEATURES)
-    chosen = choose_draws(*likely, bag.components)
-    bag.start_at(draws.structure.flatten(candidates)[chosen])
-    return candidates
+    stored = Draws.one_chain(draws.next(count, short=True))
+    return stored, draws.end if stored.count < count else None
 
 
 def _inputs(
@@ -282,7 +262,7 @@ class LBFGS:
         self._here = torch.full((len(objective.terms) + 1 + size,), math.nan, **wide)
 
     def step(self, plan: Plan, traced: bool) -> None:
-        progress, x = self.progress, self._read()
+        progress, x = self.progress, parameters_to_vector(self.parameters).detach().double()
         if self._here[0].isnan():
             self._here = self._evaluate(plan)
         means, gradient = self._here.split([len(progress.last), len(x)])
@@ -343,9 +323,6 @@ class LBFGS:
             means = [term.mean() for term in (*terms, self.objective.total(terms))]
             slopes = torch.autograd.grad(means[-1], self.parameters, materialize_grads=True)
         return torch.cat([part.detach().flatten().double() for part in (*means, *slopes)])
-
-    def _read(self) -> Tensor:
-        return torch.cat([p.detach().flatten().double() for p in self.parameters])
 
     @torch.no_grad()
     def _write(self, flat: Tensor) -> None:

@@ -25,9 +25,10 @@ from limbeck.condensation.predict_function import (
     PairDensity,
     class_logs,
     class_student,
+    paired,
     rows_of,
 )
-from limbeck.condensation.teachers import RecordedStream, Request, ResampledDraws
+from limbeck.condensation.teachers import Average, OneDraw, Request
 from limbeck.distributions import gaussians
 from limbeck.distributions.base import Distribution, broadcast, map_parameters
 from limbeck.errors import ArgumentError
@@ -38,7 +39,6 @@ from limbeck.models import MLP
 from limbeck.models.preprocessed import Preprocessed, standardising
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.read import LAYOUTS, as_draws
-from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.teachers.stored import Stored
 from limbeck.training.config import PRESETS, Training
@@ -226,15 +226,13 @@ def _condense_draws(
     training = split.fit_batches(request.training, all_inputs)
     x = source.probe(PROBE).x
     function, draws = request.bind(x)
-    diagnostics = teachers.diagnose(draws) if isinstance(draws, Draws) else None
     if bag_steps is not None and function.vmapped and can_pool(source):
-        return fit_bag(request, function, draws, split, bag_steps, diagnostics)
+        return fit_bag(request, function, draws, split, bag_steps)
     if student is None:
         student, training = make_bag(function, draws, request, request.count), _rate(training)
     head = OutputFamily.of(function.example)
-    stored = draws.to(device, dtype) if isinstance(draws, Draws) and not online else None
-    fresh_type: Any = RecordedStream if isinstance(draws, Stream) else ResampledDraws
-    fresh = fresh_type(draws, seed + 3)
+    stored = draws if isinstance(draws, Draws) and not online else None
+    fresh = teachers.FreshDraws(draws, seed + 3)
     student = student.to(device)
     rewinds = isinstance(draws, Draws) or hasattr(draws.source, "load_state_dict")
     watched = split.watched(training.patience is not None, rewinds)
@@ -248,23 +246,24 @@ def _condense_draws(
         draws_per_input = max(1, min(16, most)) if function.vmapped else 1
     share = int(draws_per_input)
     if head.classes:
-        teacher: Teacher | None = teachers.one_draw_teacher(function, fresh, share)
-        if stored is not None:
-            teacher = teachers.average_teacher(function, stored)
+        one = OneDraw(function, fresh, share) if stored is None else Average(function, stored)
+        teacher: Teacher | None = teachers.PosteriorTeacher(one)
         wrapped, pairs = class_student(student, x), source
     else:
         loss, wrapped = densities.pair_losses(loss), PairDensity(student, head)
         teacher, outcomes = densities.outcomes_of_draws(function, loss, stored, fresh)
-        pairs = densities.Pairs(source, outcomes, fresh)
+        pairs = densities.Outcomes(outcomes, source, fresh)
         if watched is not None:
             watched.to(device, dtype, 0)
-            watched = densities.fixed_pairs(watched, outcomes)
+            batch = watched.build(torch.arange(len(watched), device=device))
+            with torch.no_grad():  # outcomes there are drawn once
+                watched = Dataset(outcomes(batch, watched.generator))
     training = replace(training, held_out=watched)
     run, outcome = run_steps(teacher, wrapped, pairs, loss, training)
     result = Condensed(
         student,
         **outcome,
-        diagnostics=diagnostics or teachers.diagnose(draws),
+        diagnostics=teachers.diagnose(draws),
         notes=[*draws.notes, *function.notes],
         used=fresh.used if stored is None else stored.count,
         draw_bytes=teachers.bytes_of(stored.count if stored else size, draws.structure, dtype),
@@ -273,8 +272,7 @@ def _condense_draws(
         posterior=draws,
     )
     check_student(result, x)
-    reference = stored or fresh.recorded()
-    if reference is not None:
+    if (reference := fresh.recorded()) is not None:
         watching = training.patience is not None
         note = "the loss on the held-out inputs also decided when to stop" if watching else ""
         measure = partial(posterior_divergence, function, reference, result.predict, seed)
@@ -319,11 +317,11 @@ def _condense_predictions(request: Request, predictions: object, loss: Loss) -> 
         run, outcome = run_steps(teacher, class_student(student, x), source, loss, training)
     else:
 
-        def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+        def outcomes(batch: Batch, generator: torch.Generator) -> X:
             assert batch.index is not None
-            return Pair(batch.x, rows_of(targets, batch.index).sample((), generator))
+            return paired(Pair(batch.x, rows_of(targets, batch.index).sample((), generator)))
 
-        wrapped, pairs = PairDensity(student, head), densities.Pairs(source, outcomes)
+        wrapped, pairs = PairDensity(student, head), densities.Outcomes(outcomes, source)
         run, outcome = run_steps(None, wrapped, pairs, densities.pair_losses(loss), training)
     result = Condensed(student, **outcome, head=replace(head, form=run.objective.form))
     if split.rows is None:

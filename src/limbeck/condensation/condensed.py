@@ -39,7 +39,6 @@ from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
 from limbeck.progress import watched
 from limbeck.records import damaged, encode, of_file
-from limbeck.storage import files
 from limbeck.storage.disk import Content
 from limbeck.storage.folders import Files
 from limbeck.teachers.base import Teacher
@@ -210,14 +209,10 @@ class Condensed(Result):
         if isinstance(self.student, SampleBag):
             bag = self.student.structure.spec() | {"predict": model_spec(self.student.predict)}
             bag["joint"] = self.student.joint
-        diagnostics = None
-        if self.diagnostics is not None:
-            lists = {name: getattr(self.diagnostics, name).tolist() for name in ("r_hat", "ess")}
-            diagnostics = files.plain(self.diagnostics._asdict() | lists)
         about = {
             "head": None if self.head is None else asdict(self.head),
             "bag": bag,
-            "diagnostics": diagnostics,
+            "diagnostics": None if self.diagnostics is None else self.diagnostics.record(),
             "new_inputs": None if self.new_inputs is None else self.new_inputs.record(),
             **{name: getattr(self, name) for name in SAVED},
         }

@@ -20,7 +20,7 @@ from limbeck.condensation import teachers
 from limbeck.condensation.condensed import Condensed, run_steps
 from limbeck.condensation.predict_function import Pair, PredictFunction, paired, unpair
 from limbeck.condensation.stepwise_em import StepwiseEM
-from limbeck.condensation.teachers import DrawSource, Request
+from limbeck.condensation.teachers import FreshDraws, Request
 from limbeck.distributions import as_distribution, average, broadcast, check
 from limbeck.distributions.base import Distribution
 from limbeck.distributions.discrete import Bernoulli, Categorical
@@ -36,61 +36,50 @@ from limbeck.models.mixture import GaussianMixture
 from limbeck.models.mixture_em import fit_em
 from limbeck.outputs import TOLERANCE
 from limbeck.posteriors.draws import Draws, group
-from limbeck.posteriors.stream import Stream
 from limbeck.teachers.base import Teacher
 from limbeck.training.callbacks import replayed
 from limbeck.training.result import History
 
 MIN_OUTCOMES = 100  # draws of outcomes at an input, for an estimate of their density
 MAX_COUNT = 256  # above which whole numbers are taken as real ones
-Outcomes = Callable[[Batch, torch.Generator], Pair]  # an outcome for each input of a batch
+OutcomesOf = Callable[[Batch, torch.Generator], X]  # pairs with the inputs of a batch, or events
 
 
-class _FromDraws(Inputs):
-    r"""Inputs that take posterior draws, whose source is saved and loaded with them."""
+class Outcomes(Nested):
+    r"""Outcomes y of one posterior draw each: beside an input of a source, or alone.
 
-    posterior: DrawSource | None = None
-
-    def probe(self, n: int) -> Batch:
-        r"""A few inputs; the stream draws that they use are not repeated."""
-        before = self.generator.get_state()
-        batch = self._probe(n)
-        self.generator.set_state(before)
-        return batch
-
-    def _probe(self, n: int) -> Batch:
-        return self(n)
-
-    def stateful_parts(self) -> dict[str, Any]:
-        draws = {} if self.posterior is None else {"draws": self.posterior}
-        return super().stateful_parts() | draws
-
-
-class Pairs(_FromDraws, Nested):
-    r"""Inputs with an outcome each: of one posterior draw an input, then y of its prediction.
-
-    So −log f(y|x) is in the mean the cross entropy with the average over all draws.
+    So −log f(y|x) is in the mean the cross entropy with the average over all draws. The state of
+    the draws is saved and loaded with these inputs.
     """
 
-    def __init__(
-        self, inputs: Inputs, outcomes: Outcomes, posterior: DrawSource | None = None
-    ) -> None:
-        super().__init__([inputs])
-        self.outcomes, self.posterior = outcomes, posterior
-        self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
+    def __init__(self, of: OutcomesOf, inputs: Inputs | None = None, posterior: Any = None) -> None:
+        super().__init__([] if inputs is None else [inputs])
+        self.of, self.posterior = of, posterior
+        if inputs is not None:
+            self.own_batches, self.batch_size = inputs.own_batches, inputs.batch_size
 
     def draw(self, n: int) -> Batch:
+        if not self.sources:
+            return self._with_outcomes(Batch(torch.empty(n, 0)))
         source = self.sources[0]
         if isinstance(source, Dataset):  # of which n may be more than all: outcomes are fresh
             return self._with_outcomes(source.build(source.next_rows(n)))
         return self._with_outcomes(source(n))
 
-    def _probe(self, n: int) -> Batch:
-        return self._with_outcomes(self.sources[0].probe(n))
+    def probe(self, n: int) -> Batch:
+        r"""A few inputs; the stream draws that they use are not repeated."""
+        before = self.generator.get_state()
+        batch = self._with_outcomes(self.sources[0].probe(n)) if self.sources else self(n)
+        self.generator.set_state(before)
+        return batch
+
+    def stateful_parts(self) -> dict[str, Any]:
+        draws = {} if self.posterior is None else {"draws": self.posterior}
+        return super().stateful_parts() | draws
 
     @torch.no_grad()
     def _with_outcomes(self, batch: Batch) -> Batch:
-        return Batch(paired(self.outcomes(batch, self.generator)), weight=batch.weight)
+        return Batch(self.of(batch, self.generator), weight=batch.weight)
 
 
 class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functions
@@ -127,8 +116,8 @@ def pair_losses(loss: Loss) -> Loss:
 
 
 def outcomes_of_draws(
-    function: PredictFunction, loss: Loss, stored: Draws | None, fresh: DrawSource
-) -> tuple[Teacher | None, Outcomes]:
+    function: PredictFunction, loss: Loss, stored: Draws | None, fresh: FreshDraws
+) -> tuple[Teacher | None, OutcomesOf]:
     r"""Outcomes, one of a fresh draw's prediction at each input; and a teacher of derivatives."""
     derivatives, teacher = any("derivatives" in term.requires for _, term in loss), None
     keep = derivatives and stored is None  # the draws, which the teacher needs again
@@ -136,7 +125,7 @@ def outcomes_of_draws(
         if shape := tuple(function.example.batch_shape[1:]):
             received = f"{loss!r} of outcomes of shape {shape}"
             raise ArgumentError("loss", received, "cross_entropy() for several outcomes an input")
-        teachers.refuse_derivatives(function, repr(loss))
+        function.refuse_derivatives(repr(loss))
 
         def density(pairs: X) -> Tensor:
             x, y, draw = unpair(pairs)
@@ -145,39 +134,16 @@ def outcomes_of_draws(
 
         teacher = Teacher(density, "log_density", exact=False)
         if stored is not None:
-            teacher = teachers.average_teacher(function, stored, pairs=True)
+            teacher = teachers.PosteriorTeacher(teachers.Average(function, stored, pairs=True))
 
-    def outcomes(batch: Batch, generator: torch.Generator) -> Pair:
+    def outcomes(batch: Batch, generator: torch.Generator) -> X:
         draws = fresh.next(rows(batch.x))
         predicted = function.paired(draws, batch.x)
         y = predicted.sample((), generator)
         flat = fresh.structure.flatten(draws) if keep else None
-        return Pair(batch.x, y.long() if predicted.discrete else y, flat)
+        return paired(Pair(batch.x, y.long() if predicted.discrete else y, flat))
 
     return teacher, outcomes
-
-
-@torch.no_grad()
-def fixed_pairs(data: Dataset, outcomes: Outcomes) -> Dataset:
-    r"""Held-out inputs with outcomes, which are drawn once."""
-    batch = data.build(torch.arange(len(data), device=data.device))
-    return Dataset(paired(outcomes(batch, data.generator)))
-
-
-class Events(_FromDraws):
-    r"""Samples of the posterior predictive density: one fresh draw each, then an event of it."""
-
-    def __init__(self, function: PredictFunction, posterior: DrawSource) -> None:
-        super().__init__()
-        self.function, self.posterior = function, posterior
-
-    def draw(self, n: int) -> Tensor:
-        assert self.posterior is not None
-        x = events_of(self.function, self.posterior.next(n), self.generator)
-        return x if self.dtype is None else x.to(self.dtype)
-
-    def build(self, drawn: Tensor) -> Batch:
-        return Batch(drawn)
 
 
 @torch.no_grad()
@@ -207,7 +173,6 @@ def condense_density(
         expected = "a density of real numbers; predict(draw, x) with inputs= for classes and counts"
         raise ArgumentError("predict", received, expected)
     stored = draws if isinstance(draws, Draws) else None
-    diagnostics = None if stored is None else teachers.diagnose(stored)
     generator = torch.Generator().manual_seed(seed)
     if student is None:
         dim = function.example.mean.shape[-1] if function.example.event else 1
@@ -230,8 +195,13 @@ def condense_density(
         result = Condensed(mixture, *about, notes=[*notes, *fit.reasons], used=stored.count)
         taken = stored.count
     else:
-        fresh = draws if isinstance(draws, Stream) else teachers.ResampledDraws(draws, seed + 3)
-        events = Events(function, fresh)
+        # without inputs there is nothing to compare later, for which a stream would be recorded
+        fresh: Any = draws if stored is None else FreshDraws(draws, seed + 3)
+
+        def events_at(batch: Batch, generator: torch.Generator) -> Tensor:
+            return events_of(function, fresh.next(rows(batch.x)), generator).to(dtype)
+
+        events = Outcomes(events_at, posterior=fresh)
         if mixture is None and isinstance(student, GaussianMixture):
             events.to(device, dtype, seed)
             student.start_from(events.probe(1000).x, generator=generator)
@@ -245,7 +215,7 @@ def condense_density(
         taken = run.batch_size or 0
     return replace(
         result,
-        diagnostics=diagnostics or teachers.diagnose(draws),
+        diagnostics=teachers.diagnose(draws),
         draw_bytes=teachers.bytes_of(taken, draws.structure, dtype),
         calling=function,
         posterior=draws,

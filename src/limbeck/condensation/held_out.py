@@ -29,10 +29,6 @@ GIVEN = "held-out inputs"  # of the user
 ACCEPTED = "inputs as a tensor, an array or a Dataset; or None"
 
 
-class NoNewInputs(Exception):  # noqa: N818
-    r"""The reason why a student cannot be measured at new inputs."""
-
-
 class HeldOut(NamedTuple):
     r"""Where a student is trained and where it is measured."""
 
@@ -118,10 +114,10 @@ def split_rows(x: X, fraction: float | None, seed: int) -> tuple[Tensor, Tensor]
     return torch.from_numpy(np.flatnonzero(~new)), torch.from_numpy(np.flatnonzero(new))
 
 
-def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
-    r"""Inputs that the student has not seen, and how many others were left out for that."""
+def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int] | str:
+    r"""Inputs that the student has not seen, and how many others were left out; or why none."""
     if split.reason:
-        raise NoNewInputs(split.reason)
+        return split.reason
     source = split.training if split.source is None else split.source
     while isinstance(source, Seek):  # it would choose the inputs that the student is worst at
         source = source.source
@@ -131,16 +127,16 @@ def _new_rows(split: HeldOut, trained: Inputs, seed: int) -> tuple[X, int]:
     if not isinstance(source, Dataset):
         if not isinstance(trained, Dataset):  # the inputs of the training are unknown
             if any(isinstance(part, Loader) for part in sources_of(source)):
-                raise NoNewInputs("a loader gives the same rows again in every pass")
+                return "a loader gives the same rows again in every pass"
             known = np.concatenate([_known_keys(source), seen])
             repeated = np.isin(keys, _keys(source(MEASURED).x)) & ~np.isin(keys, known)
             if repeated.mean() > 0.01:  # as one of a table of up to 100,000 rows gives
-                raise NoNewInputs("the source repeats itself, so its rows were seen in training")
+                return "the source repeats itself, so its rows were seen in training"
             new &= ~repeated
         first = np.unique(keys, return_index=True)[1]
         new &= np.isin(np.arange(len(keys)), first)  # each row counts once
     if not new.any():
-        raise NoNewInputs("all of these are rows that the student was trained on")
+        return "all of these are rows that the student was trained on"
     return rows_of(drawn, torch.from_numpy(np.flatnonzero(new))), int((~new).sum())
 
 
@@ -291,13 +287,14 @@ def check_new_inputs(
 ) -> NewInputs:  # fmt: skip
     r"""Measure a student at new and at training inputs; warn if it is clearly worse at new ones."""
     try:
-        new, dropped = _new_rows(split, trained, seed)
+        drawn = _new_rows(split, trained, seed)
+        if isinstance(drawn, str):
+            return NewInputs(reason=f"unchecked at new inputs: {drawn}")
+        new, dropped = drawn
         # inputs of other sources were fresh at every step
         before = _measured_rows(trained, seed) if isinstance(trained, Dataset) else None
         n = 0 if before is None else rows(before)
         values, noise = measure(new if before is None else join([before, new]))
-    except NoNewInputs as reason:
-        return NewInputs(reason=f"unchecked at new inputs: {reason}")
     except Exception as error:  # the user's own: a student that was trained must not be lost
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         return NewInputs(reason=f"unchecked at new inputs: they could not be measured ({first})")

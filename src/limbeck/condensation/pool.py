@@ -104,9 +104,6 @@ class Pool(NamedTuple):
         y = t.sample((outcomes,), generator)
         return cls.of(x, y.movedim(0, 1), t.log_prob(y).movedim(0, 1), False)
 
-    def take(self, index: Tensor) -> Pool:
-        return rows_of(self, index)
-
     def log_probs(self, prediction: Any) -> Tensor:
         r"""Log probabilities (..., n, m, ...) of the outcomes, of predictions (..., n)."""
         if self.classes:
@@ -156,19 +153,16 @@ class Covariances(NamedTuple):
         means = [function.stacked(block, x).mean.flatten(1) for block in draws.blocks(size)]
         return cls(x, torch.cov(torch.cat(means).double().T, correction=0))
 
-    def error(self, covariances: Tensor) -> Tensor:
-        r"""The root mean square error of covariances (n, n), relative to that of these."""
-        return ((covariances - self.matrix).square().mean() / self.matrix.square().mean()).sqrt()
+    def error(self, bag: SampleBag) -> Tensor:
+        r"""The root mean square error of the covariances of a bag, relative to these."""
+        wrong = bag.covariances(self.x) - self.matrix
+        return (wrong.square().mean() / self.matrix.square().mean()).sqrt()
 
     def components(self) -> int:
         r"""The least number of draws whose covariances can be within a tenth of these."""
         squares = torch.linalg.eigvalsh(self.matrix).square()  # ascending
         lost = (squares.cumsum(0) / squares.sum()).sqrt()  # by the best matrix of lower rank
         return int((lost > MAX_COVARIANCE_ERROR).sum()) + 1  # centred draws lose one direction
-
-    @torch.no_grad()
-    def error_of(self, bag: SampleBag) -> float:
-        return float(self.error(bag.covariances(self.x)))
 
 
 class PoolDivergence(Wrapped):
@@ -196,8 +190,7 @@ class PoolDivergence(Wrapped):
         r"""What the error of covariances counts."""
         if self.covariances is None:
             return torch.zeros(())
-        own = self.student.covariances(self.covariances.x)
-        return COVARIANCE_WEIGHT * self.covariances.error(own).square()
+        return COVARIANCE_WEIGHT * self.covariances.error(self.student).square()
 
 
 def average_at(
@@ -257,7 +250,7 @@ def ratios(
     n, m = pool.log_t.shape[:2]
     each = m if pool.classes else max(1, min(m, most // n))
     index = torch.randperm(n, generator=generator)[: max(1, most // each)]
-    part = pool.take(index)
+    part: Pool = rows_of(pool, index)
     # of outcomes that are drawn independently, the first ones are enough
     y, weight, log_t = (values[:, :each] for values in part[1:4])
     part = Pool(part.x, y, weight, log_t, pool.classes)

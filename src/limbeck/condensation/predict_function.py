@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from limbeck.distributions.base import Distribution, Mixture, map_parameters
 from limbeck.distributions.conversion import adapt, validation
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
-from limbeck.errors import ArgumentError, warn
+from limbeck.errors import ArgumentError, NotDifferentiableError, warn
 
 
 class WatchedDraw(UserDict[str, Any]):
@@ -60,7 +61,7 @@ class PredictFunction:
             raise ArgumentError("predict", f"a {type(function).__name__}", "a function of a draw")
         self.function, self.vmapped, self.arrays, self._checked = function, True, False, False
         self.reason = ""  # why `torch.vmap` cannot map it
-        self._like, count = leaves(draws)[0], NumberCounter()
+        self._like, count, singles = leaves(draws)[0], NumberCounter(), _single_draws(draws)
         n = None if x is None else rows(x)
         with torch.no_grad():
             try:
@@ -76,10 +77,10 @@ class PredictFunction:
                 self._choose_arrays(draws, x, error)
             self._checked = self.vmapped
             with count:
-                example = self._call(first(draws), x)
+                example = self._call(singles[0], x)
             self.example = check(example, n, like=self._like)
-            self.unused = unused_variables(function, *self._arguments(first(draws), x))
-            for draw in _single_draws(draws)[1:]:
+            self.unused = unused_variables(function, *self._arguments(singles[0], x))
+            for draw in singles[1:]:
                 check(self._call(draw, x), n, like=self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
             self.classes = None if x is None else _class_count(self.example)
@@ -96,6 +97,15 @@ class PredictFunction:
             leave_out = f"var_names=[{names}] leaves out what is not needed"
             notes.append(f"predict does not use {listed}: {leave_out}")
         return notes
+
+    def refuse_derivatives(self, loss: str) -> None:
+        r"""Raise where a loss needs derivatives, and the function has none."""
+        if not self.vmapped:
+            raise NotDifferentiableError(
+                f"predict: {loss} needs input derivatives, and this function has none, "
+                f"since torch cannot map it over draws ({self.reason}). Use a loss on values, or "
+                "write the function in torch."
+            )
 
     def stacked(self, draws: X, x: X | None = None) -> Any:
         r"""What each of S draws predicts at all inputs: parameters (S, n, ...)."""
@@ -196,7 +206,7 @@ def _class_count(distribution: Any) -> int | None:
     if len(shape) != 1:
         received = f"a {type(distribution).__name__} of the batch shape {shape}"
         raise ArgumentError("predict", received, "one label per input: the shape (n,)")
-    return 2 if isinstance(inner, Bernoulli) else int(inner.outputs.shape[-1])
+    return 2 if isinstance(inner, Bernoulli) else int(inner.mean.shape[-1])
 
 
 def class_logs(distribution: Any) -> Tensor:
@@ -206,18 +216,13 @@ def class_logs(distribution: Any) -> Tensor:
     return distribution.log_probabilities
 
 
-def first(tree: X) -> Any:
-    r"""The first of some draws."""
-    return map_tensors(lambda tensor: tensor[0], tree)
-
-
 def rows_of(tree: Any, index: Tensor) -> Any:
     r"""The rows of these numbers, of inputs, draws or distributions."""
     return map_tensors(lambda tensor: tensor[index.to(tensor.device)], tree)
 
 
 def _single_draws(draws: X) -> list[Any]:
-    return [first(part_of(draws, i, 1)) for i in range(rows(draws))]
+    return [map_tensors(itemgetter(i), draws) for i in range(rows(draws))]
 
 
 def stack(distributions: Sequence[Any]) -> Any:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import constraints, transform_to
+from torch.distributions import transform_to
 from torch.distributions.transforms import Transform
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments
-from limbeck.arrays import X, as_dict, as_numbers, as_part, map_tensors, random, rows
+from limbeck.arrays import X, as_part, as_tensor, map_tensors, random, rows
 from limbeck.condensation.teachers import WarnOnce, marginal, strata
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
@@ -61,11 +61,7 @@ def over_draws(function: Callable[[X], D], draws: X) -> D:
 _load_rules = cache(lambda: torch.vmap(torch.clone)(torch.zeros(1)))
 
 
-# constraints of single numbers; and those of vectors, with the ends that stand for them in files
-BETWEEN = (
-    type(constraints.real), constraints.greater_than, constraints.greater_than_eq,
-    constraints.less_than, constraints.interval, constraints.half_open_interval,
-)  # fmt: skip
+# constraints of vectors, with the ends that stand for them in files
 VECTORS = {(0.0, 1.0): NAMED["simplex"], (-math.inf, math.inf): NAMED["ordered"]}
 
 
@@ -85,23 +81,10 @@ class Segment(NamedTuple):
                 return cls(size, part.shape[-1], *ends)
         low = torch.as_tensor(getattr(constraint, "lower_bound", -math.inf))
         high = torch.as_tensor(getattr(constraint, "upper_bound", math.inf))
-        if low.ndim or high.ndim or not isinstance(constraint, BETWEEN):
+        if low.ndim or high.ndim or constraint.event_dim:
             expected = "numbers between two ends, a simplex or an ordered vector, for a bag"
             raise ArgumentError("support", f"{part.support} of {part.name}", expected)
         return cls(size, 0, low.item(), high.item())
-
-    @property
-    def transform(self) -> Transform:
-        r"""From real numbers, as many as there are: K to a simplex of K numbers."""
-        ends = (self.low, self.high)
-        return transform_to(VECTORS[ends] if self.length else as_constraint(ends, "supports"))
-
-    def inverse(self, values: Tensor) -> Tensor:
-        r"""The inverse of `transform`; a number at an end is moved inwards a little."""
-        free, info = self.transform.inv(values), torch.finfo(values.dtype)
-        if math.isfinite(self.high - self.low):
-            return free.clamp_min(math.log(info.eps))
-        return free.nan_to_num(math.nan, math.inf, math.log(info.tiny))
 
 
 class Supports:
@@ -112,7 +95,10 @@ class Supports:
             Segment(sum(segment.size for segment in same), *support)
             for support, same in groupby(segments, lambda segment: segment[1:])
         ]
-        self.transforms = [segment.transform for segment in self.segments]
+        self.transforms = [  # of as many real numbers as there are: K to a simplex of K numbers
+            transform_to(VECTORS[ends] if length else as_constraint(ends, "supports"))
+            for length, ends in ((segment.length, segment[2:]) for segment in self.segments)
+        ]
         self.plain = all(segment[1:] == Segment(0)[1:] for segment in self.segments)
 
     @classmethod
@@ -122,20 +108,28 @@ class Supports:
 
     def constrain(self, free: Tensor) -> Tensor:
         r"""Rows of draws (..., dim), of rows of unconstrained numbers (..., dim)."""
-        return free if self.plain else self._map(self.transforms, free)
+        return free if self.plain else self._map(lambda t, v, _: t(v), free)
 
     def unconstrain(self, rows: Tensor) -> Tensor:
-        return self._map([segment.inverse for segment in self.segments], rows)
+        r"""The inverse of `constrain`; numbers at an end are moved inwards a little."""
+        info = torch.finfo(rows.dtype)
 
-    def _map(self, functions: Iterable[Callable[[Tensor], Tensor]], rows: Tensor) -> Tensor:
-        r"""What the function of each segment gives for its numbers, with vectors on an axis."""
+        def inverse(transform: Transform, values: Tensor, bounded: bool) -> Tensor:
+            free: Tensor = transform.inv(values)
+            if bounded:
+                return free.clamp_min(math.log(info.eps))
+            return free.nan_to_num(math.nan, math.inf, math.log(info.tiny))
+
+        return self._map(inverse, rows)
+
+    def _map(self, function: Callable[[Transform, Tensor, bool], Tensor], rows: Tensor) -> Tensor:
+        r"""What a function gives for the numbers of each segment, with vectors on an axis."""
         results, pieces = [], rows.split([segment.size for segment in self.segments], -1)
-        for segment, function, piece in zip(self.segments, functions, pieces, strict=True):
-            if segment.length:
-                vectors = piece.unflatten(-1, (-1, segment.length))
-                results.append(function(vectors).flatten(-2))
-            else:
-                results.append(function(piece))
+        for segment, transform, piece in zip(self.segments, self.transforms, pieces, strict=True):
+            length, bounded = segment.length, math.isfinite(segment.high - segment.low)
+            vectors = piece.unflatten(-1, (-1, length)) if length else piece
+            result = function(transform, vectors, bounded)
+            results.append(result.flatten(-2) if length else result)
         return torch.cat(results, -1)
 
     def encoded(self) -> Tensor:
@@ -253,15 +247,10 @@ class SampleBag(nn.Module):
         weighted = "logits" in tensors
         return cls(predict, structure, len(free), weighted=weighted, dtype=free.dtype)
 
-    @checked_arguments
     @torch.no_grad()
-    def start_at(self, rows: Tensor) -> None:
+    def _start_at(self, rows: Tensor) -> None:
         r"""Set the components to draws (components, dim)."""
-        if rows.shape != self.free.shape or not rows.is_floating_point():
-            received = f"{rows.dtype} of shape {tuple(rows.shape)}"
-            raise ArgumentError("rows", received, f"draws {tuple(self.free.shape)}")
-        rows = as_numbers(rows, "rows").double().cpu()
-        free = self.supports.unconstrain(rows).to(self.free)
+        free = self.supports.unconstrain(rows.double().cpu()).to(self.free)
         self.free.copy_((free - self.centre) / self.scale)
         self._start_version = self.free._version
 
@@ -395,13 +384,8 @@ def _initial_draws(
     return rows, structure, positive_variables(draws) if automatic else support
 
 
-def positive_variables(draws: Draws) -> dict[str, str] | None:
+def positive_variables(draws: Draws) -> dict[str, str]:
     r"""The variables with names of which all draws are above zero."""
-    if draws.structure.vector:
-        return None
-    positive = dict.fromkeys(draws.structure.names, "positive")
-    for block in draws.blocks(max(1, 2**20 // max(1, draws.structure.dim))):
-        for name, part in as_dict(block).items():
-            if not part.numel() or part.min() <= 0:
-                positive.pop(name, None)
-    return positive
+    named = {} if draws.structure.vector else draws.parts
+    tensors = {name: as_tensor(part) for name, part in named.items()}
+    return {n: "positive" for n, part in tensors.items() if part.numel() and part.min() > 0}

@@ -3,10 +3,10 @@ r"""Teachers made of draws: averages over all, or one draw at a time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
 from limbeck.condensation.predict_function import PredictFunction, class_logs, unpair
 from limbeck.distributions.base import Distribution, Shape, average
-from limbeck.errors import (
-    ArgumentError,
-    NotDifferentiableError,
-    PseudoDrawWarning,
-    warn,
-)
+from limbeck.errors import ArgumentError, PseudoDrawWarning, warn
 from limbeck.evaluation import View
 from limbeck.inputs import Dataset
 from limbeck.inputs.base import Stateful
@@ -32,41 +27,32 @@ AT_ONCE = 2**26  # bytes that predictions of a block of draws may take
 IN_MEMORY = 2**30  # bytes of stored draws above which they are used one by one, not averaged over
 
 
-class ResampledDraws(Stateful):
-    r"""Stored draws at random, so that their mean is the average over all of them."""
+class FreshDraws(Stateful):
+    r"""Draws for single use: the next ones of a stream, or stored ones at random.
 
-    STATE = ("used",)
+    Some draws of a stream are recorded, all with the same chance, in constant memory.
+    """
 
-    def __init__(self, draws: Draws, seed: int = 0) -> None:
-        self.draws, self.structure = draws, draws.structure
+    STATE = ("rows", "seen")
+
+    def __init__(self, posterior: Draws | Stream, seed: int = 0) -> None:
+        self.posterior, self.structure = posterior, posterior.structure
         self.generator = torch.Generator().manual_seed(seed)
-        self.used = 0
+        self.seen, count, dtype = 0, 0, posterior.dtype or torch.get_default_dtype()
+        if isinstance(posterior, Stream):  # at most 64 MiB of draws
+            count = max(2, min(1000, 2**26 // max(1, bytes_of(1, self.structure, dtype))))
+        self.rows = torch.empty(count, self.structure.dim, dtype=dtype)
+
+    @property
+    def used(self) -> int:
+        return self.posterior.used if isinstance(self.posterior, Stream) else self.seen
 
     def next(self, n: int) -> X:
-        self.used += n
-        return self.draws.take(torch.randint(self.draws.count, (n,), generator=self.generator))
-
-    def recorded(self) -> Draws:
-        return self.draws
-
-
-class RecordedStream:
-    r"""A stream that records some of its draws, all with the same chance, in constant memory."""
-
-    def __init__(self, stream: Stream, seed: int = 0) -> None:
-        self.stream, self.structure = stream, stream.structure
-        self.generator = torch.Generator().manual_seed(seed)
-        self.rows: Tensor | None = None  # (recorded, dim)
-        self.seen = 0
-
-    used = property(lambda self: self.stream.used)
-
-    def next(self, n: int) -> X:
-        draws = self.stream.next(n)
-        flat = self.structure.flatten(draws)
-        if self.rows is None:
-            count = max(2, min(1000, 2**26 // max(1, flat[0].nbytes)))  # at most 64 MiB of draws
-            self.rows = flat.new_empty(count, flat.shape[1])
+        if isinstance(self.posterior, Draws):
+            self.seen += n
+            index = torch.randint(self.posterior.count, (n,), generator=self.generator)
+            return self.posterior.take(index)
+        draws = self.posterior.next(n)
         # reservoir sampling: the i-th draw takes a random one of i places, if there is such
         number = torch.arange(self.seen, self.seen + n)
         place = torch.rand(n, dtype=torch.float64, generator=self.generator) * (number + 1)
@@ -74,29 +60,19 @@ class RecordedStream:
         self.seen += n
         sources = {int(place[i]): int(i) for i in (place < len(self.rows)).nonzero()[:, 0]}
         if sources:
-            self.rows[[*sources]] = flat[[*sources.values()]].detach()
+            flat = self.structure.flatten(draws)[[*sources.values()]]
+            self.rows[[*sources]] = flat.detach().to(self.rows)
         return draws
 
     def recorded(self) -> Draws | None:
-        if self.rows is None:
-            return None
-        return Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
+        r"""All stored draws, or those of a stream that were recorded, if it gave any."""
+        if isinstance(self.posterior, Draws) or not self.seen:
+            return self.posterior if isinstance(self.posterior, Draws) else None
+        draws = Draws.one_chain(self.structure.unflatten(self.rows[: self.seen]))
+        return draws.to(self.posterior.device)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        state = self.stream.state_dict() | {"record.generator": self.generator.get_state()}
-        if self.rows is not None:
-            state |= {"record.rows": self.rows.clone(), "record.seen": torch.tensor(self.seen)}
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.stream.load_state_dict(state)
-        if "record.generator" in state:
-            self.generator.set_state(state["record.generator"].cpu())
-        if "record.rows" in state:
-            self.rows, self.seen = state["record.rows"].clone(), int(state["record.seen"])
-
-
-DrawSource: TypeAlias = Stream | ResampledDraws | RecordedStream
+    def stateful_parts(self) -> dict[str, Any]:
+        return {"stream": self.posterior} if isinstance(self.posterior, Stream) else {}
 
 
 def draws_to_compare(posterior: Draws | Stream, count: int) -> Draws:
@@ -168,10 +144,9 @@ class Request:
 
     def bind(self, x: X | None) -> tuple[PredictFunction, Draws | Stream]:
         r"""A function checked at a few draws, and draws that are converted when they are taken."""
-        draws, device, dtype = self.draws, self.device, self.dtype
+        draws = self.draws.to(self.device, self.dtype)
         if isinstance(draws, Stream):  # whose first draws do not come again
-            return PredictFunction(self.predict, draws.to(device, dtype).next(8), x), draws
-        draws = Draws(draws.parts, dtype, device, draws.notes)
+            return PredictFunction(self.predict, draws.next(8), x), draws
         index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
         return PredictFunction(self.predict, draws.take(index), x), draws
 
@@ -179,8 +154,8 @@ class Request:
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:
     r"""R̂ and effective sizes of draws, with a warning if there are reasons to distrust them."""
     diagnostics = draws.diagnostics()
-    if diagnostics is not None and diagnostics.warning is not None:
-        warn(diagnostics.warning)
+    if diagnostics is not None and diagnostics.reasons:
+        warn(f"posterior: {'; '.join(diagnostics.reasons)}")
     return diagnostics
 
 
@@ -188,10 +163,12 @@ class Average(nn.Module):
     r"""log ⟨p(y|x, w)⟩ over blocks of stored draws w: of classes y, (n, K), or at y, (n,)."""
 
     flat: Tensor
+    next = None  # nothing is drawn
 
     def __init__(self, predict: PredictFunction, draws: Draws, pairs: bool = False) -> None:
         super().__init__()
         self.predict, self.structure, self.pairs = predict, draws.structure, pairs
+        self.output_form = "log_density" if pairs else "log_probabilities"
         self.register_buffer("flat", draws.flat, persistent=False)
 
     def forward(self, x: X) -> Tensor:
@@ -245,7 +222,9 @@ class BlockView(View):
 class OneDraw:
     r"""log p(y|x, w) of all classes y, (n, K), with one draw w per input, or a mean of `share`."""
 
-    def __init__(self, predict: PredictFunction, source: DrawSource, share: int = 1) -> None:
+    output_form = "log_probabilities"
+
+    def __init__(self, predict: PredictFunction, source: FreshDraws, share: int = 1) -> None:
         self.predict, self.share = predict, share
         self.state_dict, self.load_state_dict = source.state_dict, source.load_state_dict
         self.next = source.next
@@ -269,15 +248,11 @@ class PosteriorTeacher(Teacher):
 
     source: Any  # an `Average` or `OneDraw`
 
-    def __init__(
-        self, predict: PredictFunction, source: Average | OneDraw, form: str, exact: bool = True,
-        draw: Callable[[int], X] | None = None,
-    ) -> None:  # fmt: skip
-        self.predict, self.opaque = predict, not predict.vmapped
-        super().__init__(
-            source, form, exact=exact, draw=None if self.opaque else draw,
-            differentiable=False if self.opaque else None,
-        )  # fmt: skip
+    def __init__(self, source: Average | OneDraw) -> None:
+        self.predict, self.opaque = source.predict, not source.predict.vmapped
+        draw, differentiable = (None, False) if self.opaque else (source.next, None)
+        exact = isinstance(source, Average)
+        super().__init__(source, exact=exact, draw=draw, differentiable=differentiable)
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Any:
@@ -292,7 +267,7 @@ class PosteriorTeacher(Teacher):
         return super().view(batch, drawn)
 
     def refuse_derivatives(self, loss: str) -> None:
-        refuse_derivatives(self.predict, loss)
+        self.predict.refuse_derivatives(loss)
         super().refuse_derivatives(loss)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -301,28 +276,6 @@ class PosteriorTeacher(Teacher):
     def __repr__(self) -> str:
         average = isinstance(self.source, Average)
         return f"the average over {len(self.source.flat):,} draws" if average else "a draw an input"
-
-
-def average_teacher(predict: PredictFunction, draws: Draws, pairs: bool = False) -> Teacher:
-    r"""A teacher that averages predictions over all stored draws."""
-    form = "log_density" if pairs else "log_probabilities"
-    return PosteriorTeacher(predict, Average(predict, draws, pairs), form)
-
-
-def one_draw_teacher(predict: PredictFunction, source: DrawSource, share: int = 1) -> Teacher:
-    r"""A teacher with one fresh draw per input; the mean of its targets is that of the average."""
-    logs = OneDraw(predict, source, share)
-    return PosteriorTeacher(predict, logs, "log_probabilities", exact=False, draw=source.next)
-
-
-def refuse_derivatives(predict: PredictFunction, loss: str) -> None:
-    r"""Raise where a function has no derivatives, which a loss needs."""
-    if not predict.vmapped:
-        raise NotDifferentiableError(
-            f"predict: {loss} needs input derivatives, and this function has none, "
-            f"since torch cannot map it over draws ({predict.reason}). Use a loss on values, or "
-            "write the function in torch."
-        )
 
 
 JOINT = (

@@ -31,7 +31,6 @@ class Distribution:
     __slots__ = ()
     trailing: ClassVar[tuple[int, ...]]  # dimensions of each parameter within one distribution
     either: ClassVar[tuple[str, ...]] = ()  # parameters of which exactly one is given
-    form: Any = "log_density"  # the output form of its students, among `limbeck.outputs.FORMS`
     event: Any = 0  # the number of dimensions of an event
     mean_dims: Any = 0  # the number of dimensions of the mean
     discrete: Any = False  # whether events are whole numbers

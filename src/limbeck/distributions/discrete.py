@@ -23,16 +23,6 @@ class _Classes(Distribution, namedtuple("Classes", "probs logits", defaults=(ABS
     discrete = True
     log_probabilities: Any  # of all outcomes, (..., K)
 
-    @property
-    def form(self) -> str:
-        r"""The form of `outputs`: "logits" or "probabilities"."""
-        return "logits" if given(self.logits) else "probabilities"
-
-    @property
-    def outputs(self) -> Tensor:
-        r"""Logits or probabilities, whichever were given."""
-        return self.logits if given(self.logits) else self.probs
-
     def _log_prob(self, y: Tensor) -> Tensor:
         logs = self.log_probabilities
         shape, last = torch.broadcast_shapes(y.shape, logs.shape[:-1]), logs.shape[-1] - 1
@@ -59,8 +49,8 @@ class Bernoulli(_Classes):
     @property
     def log_probabilities(self) -> Tensor:
         r"""[log(1 − p), log p], (..., 2)."""
-        y = self.outputs
-        return forms.log_probabilities(y.reshape(-1, 1), self.form).reshape(*y.shape, 2)
+        y, form = (self.logits, "logits") if given(self.logits) else (self.probs, "probabilities")
+        return forms.log_probabilities(y.reshape(-1, 1), form).reshape(*y.shape, 2)
 
     mean = property(lambda self: self.logits.sigmoid() if given(self.logits) else self.probs)
 

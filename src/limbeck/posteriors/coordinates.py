@@ -146,23 +146,20 @@ def parts_of(structure: Structure, support: Any) -> list[Part]:
         except (TypeError, ValueError, IndexError):
             expected = f"positions from 0 to {structure.dim - 1}, for draws without names"
             raise ArgumentError("support", shown([*support]), expected) from None
-        parts = []
-        for key, run in groupby(columns, lambda column: column if column in own else None):
-            if key is None:
-                rest = [*run]
-                parts.append(Part("draws", rest, (len(rest),), None, "support"))
-            else:
-                parts.append(Part(f"draws[..., {key}]", run, (), own[key], f"support[{key}]"))
-        return parts
+        runs = groupby(columns, lambda column: column if column in own else None)
+        pieces: list[Any] = [(key, [*run]) for key, run in runs]
+        return [
+            Part("draws", run, (len(run),), None, "support") if key is None
+            else Part(f"draws[..., {key}]", run, (), own[key], f"support[{key}]")
+            for key, run in pieces
+        ]  # fmt: skip
     for name in own.keys() - set(structure.names):
         raise ArgumentError.unknown("support", name, structure.names)
-    parts = []
-    for name, shape, size in zip(structure.names, structure.shapes, structure.sizes, strict=True):
-        place, columns = columns[:size], columns[size:]
-        parts.append(
-            Part(label("draws", name), place, shape, own.get(name), label("support", name))
-        )
-    return parts
+    places = torch.arange(structure.dim).split(structure.sizes)
+    return [
+        Part(label("draws", name), place.tolist(), shape, own.get(name), label("support", name))
+        for name, shape, place in zip(structure.names, structure.shapes, places, strict=True)
+    ]
 
 
 class Affine(NamedTuple):

@@ -19,6 +19,7 @@ from limbeck.arrays import Array, X, as_dict, as_tensor
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
 from limbeck.samplers.diagnostics import disagreement, effective_size, r_hat
+from limbeck.storage.files import plain
 from limbeck.text import listed
 
 DIAGNOSED_NUMBERS = 10**8  # of more numbers, some coordinates stand for all
@@ -149,9 +150,11 @@ class Diagnostics(NamedTuple):
     ess: Tensor  # of all chains together
     reasons: list[str]  # a sentence each
 
-    @property
-    def warning(self) -> str | None:
-        return "posterior: " + "; ".join(self.reasons) if self.reasons else None
+    def record(self) -> dict[str, Any]:
+        r"""The same as JSON can hold it; what is not finite is None."""
+        lists = {"r_hat": self.r_hat.tolist(), "ess": self.ess.tolist()}
+        record: dict[str, Any] = plain(self._asdict() | lists)
+        return record
 
 
 class Draws:
@@ -223,10 +226,9 @@ class Draws:
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Draws:
-        r"""The same draws in memory, on a device and of a floating type."""
-        device, dtype = torch.device(device or self.device), dtype or self.dtype
-        parts = {name: as_tensor(part).to(device, dtype) for name, part in self.parts.items()}
-        return Draws(parts, dtype, device, self.notes)
+        r"""The same draws, which are given on a device and of a floating type."""
+        device = torch.device(device or self.device)
+        return Draws(self.parts, dtype or self.dtype, device, self.notes)
 
     def diagnostics(self, most: int = 1000) -> Diagnostics:
         r"""R̂ and effective sizes of at most so many coordinates, evenly spread."""

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeAlias
@@ -142,14 +143,11 @@ def _csv_head(path: Path) -> tuple[list[str], int, int]:
 
 
 def _table(path: Path, skipped: int, warmup: int, used: Sequence[int]) -> Array:
-    with open(path, encoding="utf-8-sig") as file:
+    with open(path, encoding="utf-8-sig") as file, warnings.catch_warnings(action="ignore"):
         rest = itertools.islice(_lines(file), skipped, None)
-        rows = (line for line in rest if line.strip("\n\r, "))
-        lines = (line for line in rows if not line.startswith("#"))
-        if (first := next(lines, None)) is None:
-            return np.empty((0, len(used)))
-        text = itertools.chain([first], lines)
-        return np.loadtxt(text, delimiter=",", quotechar='"', usecols=used, ndmin=2)[warmup:]
+        rows = (line for line in rest if line.strip("\n\r, "))  # none is no reason to warn
+        table = np.loadtxt(rows, delimiter=",", quotechar='"', usecols=used, ndmin=2)
+    return table.reshape(-1, len(used))[warmup:]
 
 
 KINDS = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".zarr", ".npy", ".npz", ".csv")

@@ -2,31 +2,25 @@ r"""A user's log density of draws, as a density over unconstrained coordinates."
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import as_dict
+from limbeck.arrays import map_tensors
 from limbeck.distributions.conversion import validation
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure, spread
 from limbeck.supports import Real
-
-
-class _Call(NamedTuple):
-    r"""How a log density is called."""
-
-    how: str  # "batch": with all draws at once; "map": by vmap; "loop": draw by draw
-    keywords: bool  # with one argument for each variable
-    dtype: torch.dtype
 
 
 class LogDensity:
@@ -52,7 +46,12 @@ class LogDensity:
         self.failures = 0  # rows at which it raised or was not a number
         examples = rows[spread(len(rows), 6)]
         self._example = examples[0]
-        self._call = self._find_call(examples, dtype)
+        self._keywords = False  # whether the variables of a draw are its arguments
+        with contextlib.suppress(TypeError, ValueError):  # without a signature
+            names = set(inspect.signature(function).parameters)
+            self._keywords = not structure.vector and names == set(structure.names)
+        # "batch": with all draws at once; "map": by vmap; "loop": draw by draw; of this type
+        self._call: tuple[str, torch.dtype] = self._find_call(examples, dtype)
         try:
             with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
                 examples = examples.clone().requires_grad_()
@@ -64,13 +63,13 @@ class LogDensity:
     @property
     def batched(self) -> bool:
         r"""Whether many draws are evaluated at once."""
-        return self._call.how != "loop"
+        return self._call[0] != "loop"
 
-    def _find_call(self, rows: Tensor, dtype: torch.dtype) -> _Call:
+    def _find_call(self, rows: Tensor, dtype: torch.dtype) -> tuple[str, torch.dtype]:
         other = torch.float32 if dtype == torch.float64 else torch.float64
         reason: Exception | None = None  # why it cannot be called draw by draw
         for kind, how in itertools.product((dtype, other), ("batch", "map", "loop")):
-            call = _Call(how, self._takes_keywords(), kind)
+            call = (how, kind)
             try:
                 log, part = self._evaluate(rows, call), self._evaluate(rows[:3], call)
             except Exception as error:  # of the user's code
@@ -85,20 +84,12 @@ class LogDensity:
         expected = f"a function of draws, of {self.structure}"
         raise ArgumentError("log_density", received, expected) from reason
 
-    def _takes_keywords(self) -> bool:
-        r"""Whether the function has the variables of a draw as its arguments."""
-        try:
-            names = set(inspect.signature(self.function).parameters)
-        except (TypeError, ValueError):
-            return False
-        return not self.structure.vector and names == set(self.structure.names)
-
-    def _evaluate(self, rows: Tensor, call: _Call) -> Tensor:
+    def _evaluate(self, rows: Tensor, call: tuple[str, torch.dtype]) -> Tensor:
         r"""The user's numbers (n,) at rows of draws, in float64."""
 
         def function(draws: Any) -> Tensor:
             with validation(True):  # or values outside of a support would have a density
-                log = self.function(**draws) if call.keywords else self.function(draws)
+                log = self.function(**draws) if self._keywords else self.function(draws)
             return log if isinstance(log, Tensor) else torch.as_tensor(np.asarray(log))
 
         def one(draws: Any) -> Tensor:
@@ -108,13 +99,13 @@ class LogDensity:
                 raise ArgumentError("log_density", received, "one number, a sum over the data")
             return log.reshape(())
 
-        draws = self.structure.unflatten(rows.to(call.dtype))
-        if call.how == "map":
+        how, dtype = call
+        draws = self.structure.unflatten(rows.to(dtype))
+        if how == "map":
             log = torch.func.vmap(one)(draws)
-        elif call.how == "loop":
-            parts = as_dict(draws)
-            several = [{k: v[row] for k, v in parts.items()} for row in range(len(rows))]
-            log = torch.stack([one(self.structure.pack(draw)) for draw in several])
+        elif how == "loop":
+            several = (map_tensors(itemgetter(i), draws) for i in range(len(rows)))
+            log = torch.stack([one(draw) for draw in several])
         else:
             log = function(draws)
         log = log[:, 0] if log.shape == (len(rows), 1) else log

@@ -35,8 +35,9 @@ def _read_batch(
     walkers = getattr(raw, "coords", None)
     raw = walkers if isinstance(walkers, np.ndarray) else raw  # emcee gives states
     parts = raw if isinstance(raw, Mapping) else {"": raw}
+    shapes = dict(zip(like.names, like.shapes, strict=True)) if like else {}
     arrays: dict[str, Array] = {}
-    for name in choose(list(parts)) if like is None else like.names:
+    for name in shapes or choose(list(parts)):
         where = _where(name, number)
         if name not in parts:
             received = ", ".join(map(repr, parts))
@@ -49,10 +50,8 @@ def _read_batch(
             received = f"shape {tuple(array.shape)}" + " beside others" * (len(arrays) > 1)
             expected = f"{ACCEPTED}, of one length m; a single draw as (1, ...)"
             raise ArgumentError(where, received, expected)
-    for name, first in zip(like.names, like.shapes, strict=True) if like else ():
-        if (shape := tuple(arrays[name].shape[1:])) != first:
-            expected = f"{first}, as in batch 1"
-            raise ArgumentError(_where(name, number), f"draws of shape {shape}", expected)
+        if (shape := tuple(array.shape[1:])) != (first := shapes.get(name, shape)):
+            raise ArgumentError(where, f"draws of shape {shape}", f"{first}, as in batch 1")
     return arrays
 
 
@@ -152,7 +151,8 @@ class Stream:
             rest = {name: part[missing:] for name, part in self._held.items()}
             self._held = rest if rows(rest) else {}
             missing -= rows(pieces[-1])
-        self.used += n - missing
+            self.used += rows(pieces[-1]) if short else 0
+        self.used += 0 if short else n
         parts = pieces[0]
         if len(pieces) > 1:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}

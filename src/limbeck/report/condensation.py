@@ -101,10 +101,7 @@ def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) ->
         if checks.reasons:
             words = f"The draws themselves are doubtful: {'; '.join(checks.reasons)}."
         content["verdicts"].append(summary.verdict("draws", not checks.reasons, words))
-        content["diagnostics"] = {
-            "names": list(checks.names), "r_hat": checks.r_hat.tolist(),
-            "ess": checks.ess.tolist(), "reasons": list(checks.reasons),
-        }  # fmt: skip
+        content["diagnostics"] = checks.record()
     if (new := result.new_inputs) is not None:
         content["new_inputs"] = new.record()
         words = f"{new.reason[:1].upper()}{new.reason[1:]}."
