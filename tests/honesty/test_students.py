@@ -12,8 +12,9 @@ from sklearn.linear_model import LinearRegression
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression.compress import _ranks
+from limbeck.compression.compress import _split
 from limbeck.compression.dispatch import as_row_teacher
+from limbeck.compression.rows import read_rows
 from limbeck.normalization.bridge import _solve
 from limbeck.teachers.fingerprints import of_module
 
@@ -91,11 +92,12 @@ def test_code_of_a_module_is_part_of_its_fingerprint(monkeypatch):
     assert of_module(Net()) != with_function
 
 
-def test_equal_rows_have_one_place_in_an_order():
-    order, equal = torch.randperm(200), np.repeat(np.arange(25), 8)
-    places = _ranks(order, equal)
-    assert len(np.unique(places)) == 25
-    assert all(len(np.unique(places[equal[order.numpy()] == k])) == 1 for k in range(25))
+def test_equal_rows_are_all_held_out_or_all_learned_from():
+    few = np.repeat(RNG.normal(size=(25, 3)), 8, axis=0)
+    learn, held_out = _split(read_rows(few), 0.3, 0, None)
+    assert len(held_out) >= 60
+    assert len(learn) + len(held_out) == 200
+    assert not set(learn // 8) & set(held_out // 8)
 
 
 def test_rows_that_are_equal_are_not_held_out_from_themselves():

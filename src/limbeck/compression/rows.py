@@ -20,7 +20,7 @@ from limbeck.records import read_fields, read_value
 from limbeck.tables.columns import pandas
 from limbeck.tables.reading import place_knots
 from limbeck.tables.table import Table, as_frame
-from limbeck.teachers.keys import to_numpy
+from limbeck.teachers.keys import as_rows, to_numpy
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
@@ -180,7 +180,7 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
         with rename_argument("df", "X"):
             table_format = TableFormat(Table(frame), _dtype_name(array))
         return Rows(table_format, table_format.encode(frame), array)
-    x, array = _tensor(given, "X"), _as_array(given)
+    x, array = _tensor(given, "X"), as_rows(_as_array(given))
     array_format = ArrayFormat(tuple(x.shape[1:]), _dtype_name(array), hasattr(array, "toarray"))
     return Rows(array_format, x, array)
 

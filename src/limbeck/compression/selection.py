@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from limbeck.arrays import join, part_of, rows
+from limbeck.arrays import part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
-from limbeck.compression.generators import candidates, fresh
+from limbeck.compression.generators import candidates
 from limbeck.compression.rows import Rows, TableFormat
 from limbeck.compression.students import (
     FITTED,
@@ -35,6 +35,7 @@ from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
+from limbeck.teachers.keys import select
 from limbeck.training.config import Training
 from limbeck.training.result import Result
 
@@ -133,23 +134,23 @@ def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.nda
     A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where no
     rows are held out, predictions are compared at rows of the training.
     """
-    if problem.held_out is None:
-        x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
+    if n := len(problem.held_out):
+        x, t = problem.compared, problem.compared_targets
     else:
-        x, t, n = problem.held_out, problem.held_out_targets, problem.held_out_count
+        x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
     form = result.settings.get("student_output")
     p = predictions(result.student, x, problem.teacher.task, form)
     return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
 
 
 def search(
-    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None, default: bool,
+    problem: Problem, recipe: Recipe, *, student: object, columns: bool, default: bool,
     **limits: Any,
 ) -> tuple[Attempt, Trials, list[str]]:  # fmt: skip
     r"""The trained student after the choices that are left to limbeck, what was tried, and notes.
 
-    Columns are compared where the rows, `data`, are given; the `default` student with others; sizes
-    within limits, the arguments of `grow_student`, for student="auto".
+    Kinds of `columns` are compared, and the `default` student with others; sizes within limits, the
+    arguments of `grow_student`, for student="auto".
     """
     tried, notes, probe = Trials(), list[str](), None
     limited = problem.query.limited
@@ -162,8 +163,8 @@ def search(
         forests = net and student != "linear" and _forests(problem)
         recipe, tried, probe = best_inputs(problem, recipe, names, forests)
     plain = problem
-    if data is not None and not limited and net:
-        problem, more, note = best_columns(problem, recipe, data)
+    if columns and not limited and net:
+        problem, more, note = best_columns(problem, recipe)
         tried, notes = tried + more, [note] if note else []
     if trainer.is_auto(student):
         best, more = grow_student(problem, recipe, **limits)
@@ -185,7 +186,7 @@ def best_inputs(
     Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
     forests, short runs of nets are compared.
     """
-    if problem.held_out is None or len(names) == 1:
+    if not len(problem.held_out) or len(names) == 1:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
     pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
@@ -203,23 +204,16 @@ def best_inputs(
     return recipe, tried, pilots[best] if forests else None
 
 
-def best_columns(
-    problem: Problem, recipe: Recipe, data: Rows
-) -> tuple[Problem, Trials, str | None]:
+def best_columns(problem: Problem, recipe: Recipe) -> tuple[Problem, Trials, str | None]:
     r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
-    layout, x = problem.format, problem.held_out
-    names: list[Any] = []
-    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
+    layout, names = problem.format, list[Any]()
+    if isinstance(layout, TableFormat) and layout.array is None and len(problem.held_out):
         names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
     if not names:
         return problem, [], None
-    table = Table(data.given, categories=names)
-    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
-    held_out = coded.encode(problem.held_out_given)
-    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
-    as_codes = replace(
-        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
-    )
+    given = problem.data.given
+    coded = TableFormat(Table(given, categories=names), dtypes=layout.dtypes)  # type: ignore[union-attr]
+    as_codes = replace(problem, data=Rows(coded, coded.encode(given), given))
     as_codes.targets = problem.targets
     shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
     scores = {}
@@ -265,7 +259,7 @@ def nearer_student(
     as they are: forests are fitted to the `plain` problem, without categories made of numbers.
     """
     problem, recipe, best, others = first.problem, first.recipe, first, list[Attempt]()
-    if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
+    if len(problem.held_out) < MIN_COMPARED:
         return first, [], None
 
     def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
@@ -315,7 +309,7 @@ def grow_student(
     max_latency: float | None,
 ) -> tuple[Attempt, Trials]:  # fmt: skip
     r"""The smallest net or forest within limits that retains enough; else the nearest."""
-    if problem.held_out is None:
+    if not len(problem.held_out):
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
         expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
         if count >= 2 * least:
@@ -367,7 +361,8 @@ def grow_student(
 def one_row(small: Compressed) -> float:
     r"""Microseconds of one row in `Compressed.predict`."""
     assert small.problem is not None
-    calls, given = {"student": small._predictions}, small.problem.held_out_given
+    calls = {"student": small._predictions}
+    given = select(small.problem.data.given, small.problem.held_out)
     return 1e6 * latencies(calls, given, (1,), seconds=0.05)["student"][1]
 
 
@@ -381,15 +376,15 @@ def in_folder(training: Training, name: str) -> Training:
 def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
     size, notes = rows(problem.x), list[str]()
-    if problem.held_out is None and size < FEW_ROWS:
+    if not len(problem.held_out) and size < FEW_ROWS:
         number = "one row" if size == 1 else f"{size} rows"
         notes = [f"Unchecked: {number} cannot show what the student does at others; see report(X)."]
     unmixed = problem.labels is None and "targets" in vars(problem)
-    if problem.held_out is None and not unmixed:
+    if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
     parts, task = _compared(problem, result), problem.teacher.task
     (t, p), n = parts[0], len(parts[0][0])
-    where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
+    where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
     most = "" if len(parts) == 1 else " at most"  # the higher of two is reported
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
     fidelity = max(_scores(task, *part).fidelity for part in parts)

@@ -17,8 +17,8 @@ from limbeck import losses
 from limbeck import outputs as forms
 from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
-from limbeck.compression.generators import drawn, float_type, generator, prepared
-from limbeck.compression.rows import RowFormat
+from limbeck.compression.generators import drawn, float_type, fresh, generator, prepared
+from limbeck.compression.rows import RowFormat, Rows
 from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Mix, as_inputs
@@ -32,7 +32,7 @@ from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree_fit import tree_grower
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
-from limbeck.teachers.keys import count
+from limbeck.teachers.keys import select
 from limbeck.teachers.networks import NetworkTeacher
 from limbeck.teachers.query import Derivatives, Query, ScaledTeacher, safe_scale
 from limbeck.teachers.row_teacher import RowTeacher
@@ -64,27 +64,46 @@ class Problem:
     r"""A teacher and the rows that it labels."""
 
     teacher: RowTeacher
-    format: RowFormat
-    x: X  # the rows to learn from
-    index: Tensor  # their numbers among the user's rows
+    data: Rows  # all rows of the user
+    index: np.ndarray  # the numbers of those to learn from
+    held_out: np.ndarray  # and of those to compare students on; none of few rows
     loss: Loss  # of students
     query: Query
-    given: Any  # the rows to learn from as the user has them
-    # rows, and as many mixed with neighbours unless queries are limited; None for few rows
-    held_out: X | None = None
-    held_out_given: Any = None  # the rows held out as the user has them
-    labels: np.ndarray | None = None  # of the rows to learn from, where they are used
+    labels: np.ndarray | None = None  # of all rows, where they are used
     label_weight: float = 0.0
-    row_weights: np.ndarray | None = None  # of all rows of the user, of mean 1
+    row_weights: np.ndarray | None = None  # of all rows, of mean 1
     folds: int | None = None  # for targets out of fold
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
 
     @property
+    def format(self) -> RowFormat:
+        r"""The format of the rows."""
+        return self.data.format
+
+    @cached_property
+    def x(self) -> X:
+        r"""The rows to learn from."""
+        return take(self.data.x, self.index)
+
+    @property
+    def given(self) -> Any:
+        r"""The rows to learn from as the user has them."""
+        return select(self.data.given, self.index)
+
+    @property
     def weight(self) -> np.ndarray | None:
         r"""The weights (n,) of the rows to learn from."""
-        return None if self.row_weights is None else self.row_weights[self.index.numpy()]
+        return None if self.row_weights is None else self.row_weights[self.index]
+
+    @cached_property
+    def compared(self) -> X:
+        r"""The rows held out and, unless queries are limited, as many mixed with neighbours."""
+        x = take(self.data.x, self.held_out)
+        if self.query.limited:
+            return x
+        return join([x, fresh("munge", self.format, x, len(self.held_out), self.seed)])
 
     @property
     def live(self) -> bool:
@@ -111,28 +130,23 @@ class Problem:
     @cached_property
     def targets(self) -> np.ndarray:
         r"""The targets (n, K) at the rows to learn from."""
+        labels = None if self.labels is None else self.labels[self.index]
         if self.folds is None:
             targets = self.query.label(self.teacher, self.given)
         else:
-            options = (self.labels, self.folds, self.seed, self.query.progress)
-            targets = out_of_fold(self.teacher, self.given, *options)
-        if self.labels is not None and self.label_weight > 0:
-            targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
+            options = (self.folds, self.seed, self.query.progress)
+            targets = out_of_fold(self.teacher, self.given, labels, *options)
+        if labels is not None and self.label_weight > 0:
+            targets = mix_labels(targets, labels, self.label_weight, self.teacher.classes)
         return targets
 
     @cached_property
-    def held_out_targets(self) -> np.ndarray:
-        r"""The teacher's targets at the inputs held out."""
-        assert self.held_out is not None
-        n, parts = self.held_out_count, [self.held_out_given]
-        if rows(self.held_out) > n:  # mixtures of them
-            parts.append(self.format.decode(part_of(self.held_out, n, rows(self.held_out))))
+    def compared_targets(self) -> np.ndarray:
+        r"""The teacher's targets at the inputs that students are compared on."""
+        n, parts = len(self.held_out), [select(self.data.given, self.held_out)]
+        if rows(self.compared) > n:  # mixtures of them
+            parts.append(self.format.decode(part_of(self.compared, n, rows(self.compared))))
         return np.concatenate([self.query.label(self.teacher, part) for part in parts])
-
-    @property
-    def held_out_count(self) -> int:
-        r"""The number of the user's rows that are held out."""
-        return 0 if self.held_out is None else count(self.held_out_given)
 
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
