@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.checks import is_count
-from limbeck.models.mlp import MLP
 from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree_fit import tree_grower
@@ -43,7 +42,6 @@ from limbeck.training.result import History, Result
 from limbeck.training.schedules import Cosine
 
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
-MOST_FIXED = 2**27  # features of a table's inputs up to which they are computed only once
 WARMUP = 0.05  # of the steps; without it the first ones, at that rate, are never made good for
 RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
 
@@ -229,7 +227,6 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     shift, scale = problem.unit(student)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
-    trained = student
     exact = not isinstance(student, Preprocessed) and _wide(problem)
     if (problem.live and not exact) or not isinstance(recipe.inputs, str):
         source = _live_inputs(problem, recipe, student)
@@ -241,68 +238,15 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
         size = max(rows(problem.x), recipe.pool)
     else:
         pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
-        x = student_inputs(student, pool.x)
-        if _has_fixed_features(problem, training, student, rows(x)):
-            assert isinstance(student, Preprocessed)
-            trained, x = with_fixed_features(student, x)
-        source = Dataset(x, weight=pool.weight)
+        source = Dataset(student_inputs(student, pool.x), weight=pool.weight)
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
     steps = recipe.steps or default_steps(size, training.batch_size)
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         training = replace(training, batch_size=_batch_size(training, rows(problem.x)))
-    result = loop.train(teacher, trained, source, problem.loss, replace(training, steps=steps))
-    if trained is not student:
-        shapes = {name: list(part.shape[1:]) for name, part in floats(problem.x).items()}
-        result = replace(
-            result, student=student, settings=result.settings | {"input_shape": shapes}
-        )
+    result = loop.train(teacher, student, source, problem.loss, replace(training, steps=steps))
     finish_student(student, shift, scale)
     return result
-
-
-def _has_fixed_features(problem: Problem, training: Training, student: nn.Module, n: int) -> bool:
-    r"""Whether what comes before a student's network can be computed once, and nobody sees it."""
-    inner = any(term.differentiates or "hidden" in term.requires for _, term in problem.loss)
-    seen = inner or training.callbacks is not None or bool(training.metrics)
-    if seen or type(student) is not Preprocessed or type(student.network) is not MLP:
-        return False
-    own = student.out_shift is None and student.network.output_form == student.output_form
-    small = n * student.network.sizes[0] <= MOST_FIXED
-    return own and small and next(student.parameters()).device.type == "cpu"
-
-
-class OnFeatures(nn.Module):
-    r"""A student whose fixed features are given, beside the codes of embedded categories."""
-
-    def __init__(self, student: Preprocessed) -> None:
-        super().__init__()
-        self.network, self.output_form = student.network, student.output_form
-        self.encoder = cast("TableEncoder", student.encoder)
-
-    def forward(self, x: dict[str, Tensor]) -> Tensor:
-        fixed = [x["features"]] if "features" in x else []  # all columns may be embedded
-        outputs: Tensor = self.network(self.encoder.join(fixed, x["codes"].unbind(1)))
-        return outputs
-
-
-def with_fixed_features(student: Preprocessed, x: X) -> tuple[nn.Module, X]:
-    r"""A module with the parameters of a student, and its inputs: features of the given rows."""
-    encoder = student.encoder
-    table = encoder if isinstance(encoder, TableEncoder) and encoder.embedded else None
-    keys = [] if table is None else table.embedded
-
-    def fixed(part: X) -> Tensor:
-        if table is None:
-            return student.features(part)
-        return torch.cat([torch.empty(rows(part), 0), *table.fixed_parts(part)], 1)
-
-    features = students.encoded(x, fixed)
-    if not keys:
-        return student.network, features
-    assert isinstance(x, dict)
-    parts = {"codes": torch.stack([x[key] for key in keys], 1)}
-    return OnFeatures(student), parts | ({"features": features} if features.shape[1] else {})
 
 
 def make_student(problem: Problem, recipe: Recipe, module: object = None) -> nn.Module | Fitted:
