@@ -229,7 +229,7 @@ def compress(
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     problem, result = best.problem, best.result
     texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
-    notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
+    notes = [text for text in texts if text] + selection.verdict(best)
     return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
 

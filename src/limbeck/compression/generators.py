@@ -15,7 +15,7 @@ from torch import Tensor
 from limbeck.arrays import Batch, X, as_dict, floats, join, map_tensors, rows
 from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.errors import ArgumentError
-from limbeck.inputs import Augment, Dataset, Munge, Samples
+from limbeck.inputs import Augment, Dataset, Munge, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.models.nade import NADE
 
@@ -165,20 +165,8 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     return Augment(x, transform)
 
 
-class NadeRows:
-    r"""A NADE over rows of any shape, which gives rows again."""
-
-    def __init__(self, nade: NADE, like: Tensor, shades: bool) -> None:
-        self.draw = nade.sample_probabilities if shades else nade.sample
-        self.shape, self.dtype = like.shape[1:], like.dtype
-
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        r"""New rows (n, *shape)."""
-        return self.draw(n, generator).reshape(n, *self.shape).to(self.dtype)
-
-
-def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
-    r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded."""
+def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> Callable[..., Tensor]:
+    r"""A function that draws rows of a NADE, fitted to bits or to rounded shades in [0, 1]."""
     flat = x.flatten(1)
     if not bool(((flat >= 0) & (flat <= 1)).all()):
         received = f"'nade' for numbers from {flat.min():g} to {flat.max():g}"
@@ -188,7 +176,13 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     nade = NADE(inputs, min(500, max(20, inputs)), generator=start)
     steps, size = max(500, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(flat.round(), steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
-    return NadeRows(nade.cpu(), x, not _is_bits(flat))
+    nade = nade.cpu()
+    draw = nade.sample if _is_bits(flat) else nade.sample_probabilities
+
+    def new_rows(n: int, generator: torch.Generator | None = None) -> Tensor:
+        return draw(n, generator).reshape(n, *x.shape[1:]).to(x.dtype)
+
+    return new_rows
 
 
 class Varying:
@@ -259,14 +253,12 @@ def fit_flow(
     return density
 
 
-def _samples(
-    fit: Callable[..., NadeRows | Varying], layout: RowFormat, x: X, seed: int, progress: bool
-) -> Inputs:
+def _samples(fit: Any, layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     r"""Samples of a density that is fitted to the rows."""
     if not isinstance(x, Tensor):
         received = f"{fit.__name__.removeprefix('fit_')!r} for a table"
         raise ArgumentError("inputs", received, "'munge' or 'columns', which know its columns")
-    return Samples(fit(x, seed=seed, progress=progress))
+    return as_inputs(fit(x, seed=seed, progress=progress))
 
 
 # functions of (layout, rows, seed, progress), by name

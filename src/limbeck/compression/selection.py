@@ -20,17 +20,16 @@ from limbeck.compression.fidelity.measures import MEASURES, average_precision
 from limbeck.compression.generators import candidates
 from limbeck.compression.rows import Rows, TableFormat
 from limbeck.compression.students import (
-    FITTED,
     Forest,
     Size,
     encoded,
+    is_fitted_directly,
     predictions,
     sizes,
     tensor_bytes,
 )
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
-from limbeck.models.tree import is_tree_estimator
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
@@ -79,10 +78,25 @@ class Attempt:
     result: Result
 
     @cached_property
+    def predictions(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r"""The teacher's and the student's at held-out rows, and perhaps at mixtures of these.
+
+        A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where
+        no rows are held out, predictions are compared at rows of the training.
+        """
+        problem = self.problem
+        if n := len(problem.held_out):
+            x, t = problem.compared, problem.compared_targets
+        else:
+            x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
+        form = self.result.settings.get("student_output")
+        p = predictions(self.result.student, x, problem.teacher.task, form)
+        return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
+
+    @cached_property
     def parts(self) -> list[Scores]:
-        r"""The scores at held-out rows, and perhaps at mixtures of these."""
-        task = self.problem.teacher.task
-        return [_scores(task, *part) for part in _compared(self.problem, self.result)]
+        r"""The scores at these rows, and perhaps mixtures."""
+        return [_scores(self.problem.teacher.task, *part) for part in self.predictions]
 
     @property
     def at_rows(self) -> float:
@@ -113,9 +127,9 @@ class Attempt:
         return {"student": name, **scores, "bytes": bytes_on_disk(self.result.student)}
 
 
-def attempt(problem: Problem, recipe: Recipe) -> Attempt:
-    r"""A student of a recipe, trained to be compared."""
-    return Attempt(problem, recipe, train(problem, recipe))
+def attempt(problem: Problem, recipe: Recipe, module: object = None) -> Attempt:
+    r"""A student of a recipe, or a module, trained to be compared."""
+    return Attempt(problem, recipe, train(problem, recipe, module))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
@@ -126,21 +140,6 @@ def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
     kl, agreement = (MEASURES[name].rows[task] for name in ("kl", "agreement"))
     divergence, most = (float(kl(t, q).mean()) for q in (p, np.tile(t.mean(0), (len(t), 1))))
     return Scores(divergence, float(agreement(t, p).mean()), divergence / max(most, TINY))
-
-
-def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.ndarray]]:
-    r"""The teacher's and the student's predictions at held-out rows, and at mixtures of them.
-
-    A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where no
-    rows are held out, predictions are compared at rows of the training.
-    """
-    if n := len(problem.held_out):
-        x, t = problem.compared, problem.compared_targets
-    else:
-        x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
-    form = result.settings.get("student_output")
-    p = predictions(result.student, x, problem.teacher.task, form)
-    return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
 
 
 def search(
@@ -154,8 +153,7 @@ def search(
     """
     tried, notes, probe = Trials(), list[str](), None
     limited = problem.query.limited
-    fitted = is_tree_estimator(student) or (isinstance(student, str) and student in FITTED)
-    net = not fitted and not isinstance(student, nn.Module)
+    net = not is_fitted_directly(student) and not isinstance(student, nn.Module)
     if trainer.is_auto(recipe.inputs):
         names = candidates(problem.format, problem.x, problem.live, recipe.pool)
         if limited:  # each comparison would need queries of its own
@@ -169,7 +167,7 @@ def search(
     if trainer.is_auto(student):
         best, more = grow_student(problem, recipe, **limits)
         return best, tried + more, notes
-    best = Attempt(problem, recipe, train(problem, recipe, student))
+    best = attempt(problem, recipe, student)
     if default and recipe.training.seconds is None:
         best, more, note = nearer_student(best, plain, probe)
         notes = [*(notes if best.problem is problem else []), *([note] if note else [])]
@@ -373,8 +371,9 @@ def in_folder(training: Training, name: str) -> Training:
     return replace(training, checkpoint=Path(training.checkpoint) / name)
 
 
-def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
+def verdict(best: Attempt) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
+    problem, classes = best.problem, best.problem.teacher.classes
     size, notes = rows(problem.x), list[str]()
     if not len(problem.held_out) and size < FEW_ROWS:
         number = "one row" if size == 1 else f"{size} rows"
@@ -382,12 +381,11 @@ def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> lis
     unmixed = problem.labels is None and "targets" in vars(problem)
     if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
-    parts, task = _compared(problem, result), problem.teacher.task
-    (t, p), n = parts[0], len(parts[0][0])
+    task, (t, p) = problem.teacher.task, best.predictions[0]
+    n, fidelity = len(t), best.fidelity
     where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
-    most = "" if len(parts) == 1 else " at most"  # the higher of two is reported
+    most = "" if len(best.parts) == 1 else " at most"  # the higher of two is reported
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
-    fidelity = max(_scores(task, *part).fidelity for part in parts)
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
         about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
         about = about or f"an agreement of{most} {fidelity:.1%} with"

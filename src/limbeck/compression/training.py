@@ -19,14 +19,13 @@ from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
 from limbeck.compression import students
 from limbeck.compression.generators import drawn, float_type, fresh, generator, prepared
 from limbeck.compression.rows import RowFormat, Rows
-from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
+from limbeck.compression.students import Fitted, output_form, student_inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.checks import is_count
-from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree_fit import tree_grower
 from limbeck.teachers.base import Opaque, Teacher
@@ -251,24 +250,14 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
 
 def make_student(problem: Problem, recipe: Recipe, module: object = None) -> nn.Module | Fitted:
     r"""A recipe's student, or the module itself."""
-    origin = None
-    if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
-        origin = origin_of(problem.x)
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     # a module takes the features of `Table.encoder()`; a function of an array's columns is linear
-    linear = isinstance(problem.x, Tensor) and isinstance(spec, str) and spec == "linear"
-    plain = isinstance(spec, nn.Module) or linear
-    student = students.build_student(
-        spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task,
+    plain = isinstance(spec, nn.Module) or (isinstance(problem.x, Tensor) and spec == "linear")
+    return students.build_student(
+        spec, problem.x, problem.teacher.outputs, problem.teacher.task,
         encoder=problem.format.encoder() if plain else copy.deepcopy(problem.encoder),
         seed=recipe.training.seed,
     )  # fmt: skip
-    if isinstance(student, Fitted):
-        return replace(student, origin=origin)
-    if isinstance(student, Preprocessed) and origin is not None:
-        student.set_origin(origin)
-    return student
 
 
 def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
