@@ -156,12 +156,11 @@ class Problem:
                 inputs = prepared(source, self.format, self.x, seed, self.query.progress, weight)
             more, more_weight = drawn(inputs, missing, n)
             new = self.query.label_some(self.teacher, self.format.decode(more))
-            if not new.known.all():  # those that the teacher has labelled
-                more, more_weight = take(more, new.known), more_weight[new.known]
-            targets = np.concatenate([pool.targets, new.targets[new.known]])
+            known = new.known  # those that the teacher has labelled
+            targets = np.concatenate([pool.targets, new.targets[known]])
             if weight is not None:
-                weight = np.concatenate([pool.weight, more_weight])
-            pool = Pool(join([pool.x, more]), targets, weight, source=inputs)
+                weight = np.concatenate([pool.weight, more_weight[known]])
+            pool = Pool(join([pool.x, take(more, known)]), targets, weight, source=inputs)
         self.pools[source, seed] = pool
         if size >= rows(pool.x):
             return pool

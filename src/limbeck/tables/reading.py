@@ -15,9 +15,9 @@ from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_da
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infers
+KINDS = {  # of columns, by the type that pandas infers
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
-    "mixed-integer-float": "number", "empty": "nothing",
+    "mixed-integer-float": "number", "empty": "nothing", "categorical": "categorical",
 }  # fmt: skip
 
 FEW_VALUES = 128  # different values up to which a number may have a knot at each
@@ -45,22 +45,15 @@ def read(series: pd.Series, mask: str, category: bool) -> Column:
 
 
 def _kind(series: pd.Series, argument: str) -> str:
-    module = pandas()
-    dtype, types = series.dtype, module.api.types
-    for kind, matches in (
-        ("categorical", isinstance(dtype, module.CategoricalDtype)),
-        ("flag", types.is_bool_dtype(dtype)), ("whole number", types.is_integer_dtype(dtype)),
-        ("number", types.is_float_dtype(dtype)), ("date", is_date(dtype)),
-    ):  # fmt: skip
-        if matches:
-            return kind
-    kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
-    if kind not in OBJECTS:
+    if is_date(series.dtype):
+        return "date"
+    kind = pandas().api.types.infer_dtype(series, skipna=True)
+    if kind not in KINDS:
         expected = "numbers, booleans, strings, dates or categories of these: convert the column "
         expected += "with .astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out "
         expected += "with limbeck.Table(df, drop=…)"
-        raise ArgumentError(argument, f"values of kind {kind}", expected)
-    return OBJECTS[kind]
+        raise ArgumentError(argument, f"values of kind {kind} ({series.dtype})", expected)
+    return KINDS[kind]
 
 
 def _name(dtype: Any) -> str:
