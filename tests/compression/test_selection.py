@@ -191,7 +191,7 @@ def test_budgets_that_admit_nothing_and_budgets_of_a_given_student_are_refused()
 def test_a_slow_student_is_not_taken(monkeypatch):
     slow = {"8": 10.0, "16": 10.0}
     monkeypatch.setattr(
-        selection, "one_row", lambda small: slow.get(str(_width(small.student)), 99.0)
+        selection, "one_row", lambda a: slow.get(str(_width(a.result.student)), 99.0)
     )
     result = lb.compress(
         stairs, X, "auto", task="regression", inputs="data", steps=5, max_latency=50,
@@ -218,7 +218,7 @@ def test_a_poor_student_is_said_to_be_poor(tmp_path):
     settings = {"progress": False, "device": "cpu", "steps": 1, "engine": "eager"}
     result = lb.compress(stairs, X, (2,), task="regression", pool=1000, **settings)
     (note,) = [note for note in result.notes if note.startswith("Doubtful")]
-    parts = selection._compared(result.problem, result)
+    parts = selection.Attempt(result.problem, result.recipe, result).compared()
     assert len(parts) == 2  # rows, and mixtures of them
     fidelity = max(1 - ((t - p) ** 2).mean() / t.var() for t, p in parts)
     assert f"an R² of at most {fidelity:.3f}" in note
@@ -255,7 +255,7 @@ def test_a_teacher_that_memorised_its_rows_is_followed_elsewhere():
     result = lb.compress(forest, x, progress=False, device="cpu")
     rows, mixed = (
         selection._scores("classification", *part)[1]
-        for part in selection._compared(result.problem, result)
+        for part in selection.Attempt(result.problem, result.recipe, result).compared()
     )
     new = rng.normal(size=(2000, 4))
     agreement = (result.predict(new) == forest.predict(new)).mean()

@@ -17,13 +17,14 @@ from limbeck.arrays import X, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.compression.students import Fitted, predictions, student_inputs, tree_encoder
-from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
+from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
+from limbeck.teachers.keys import select
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -116,11 +117,11 @@ def _network(
             lowest = entry["held_out"], {name: value.detach().clone() for name, value in state}
 
     if len(held_out):
-        source = Dataset(take(x, held_out), y=values[held_out].numpy())
+        source = Dataset(select(x, held_out), y=values[held_out].numpy())
         every = max(1, steps // 50)
         training = replace(training, held_out=source, patience=8, every=every, callbacks=keep_best)
     weight = None if problem.weight is None else problem.weight[learn]
-    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn), weight=weight)
+    teacher, inputs = Stored(values[learn], problem.form), Dataset(select(x, learn), weight=weight)
     result = train(teacher, student, inputs, problem.loss, training)
     if lowest[1]:
         student.load_state_dict(lowest[1])
@@ -139,7 +140,7 @@ def _best_size(problem: Problem, student: Fitted) -> Fitted:
     weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
-        x, other = take(problem.x, learn), take(problem.x, fold)
+        x, other = select(problem.x, learn), select(problem.x, fold)
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
             error = (predictions(model, other, task) - targets[fold]) ** 2

@@ -148,8 +148,7 @@ def compress(
     if not is_auto(student):
         check_student(student)
     decided = ("steps", "held_out", "precompute", "seed")
-    defaults: dict[str, Any] = {"seed": seed, "progress": progress}
-    training = Training.from_options(options, decided, compress, **defaults)
+    training = Training.from_options(options, decided, compress, seed=seed, progress=progress)
     ignored = None
     if unused := _unused_columns(teacher, X):
         names = ", ".join(map(repr, unused[:5])) + (", …" if len(unused) > 5 else "")

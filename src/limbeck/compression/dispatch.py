@@ -56,8 +56,6 @@ class CombinedTeacher(RowTeacher):
         return None if None in codes else digest(rule, *codes)  # type: ignore[arg-type]
 
     def bytes(self) -> int | None:
-        if self.file is not None:
-            return self.file.size
         sizes = [part.bytes() for part in self.parts]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
 

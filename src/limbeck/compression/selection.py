@@ -35,7 +35,6 @@ from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
 from limbeck.teachers.keys import select
-from limbeck.training.config import Training
 from limbeck.training.result import Result
 
 DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
@@ -77,9 +76,8 @@ class Attempt:
     recipe: Recipe
     result: Result
 
-    @cached_property
-    def predictions(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        r"""The teacher's and the student's at held-out rows, and perhaps at mixtures of these.
+    def compared(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r"""Predictions of teacher and student at held-out rows, and perhaps at mixtures of these.
 
         A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where
         no rows are held out, predictions are compared at rows of the training.
@@ -96,7 +94,7 @@ class Attempt:
     @cached_property
     def parts(self) -> list[Scores]:
         r"""The scores at these rows, and perhaps mixtures."""
-        return [_scores(self.problem.teacher.task, *part) for part in self.predictions]
+        return [_scores(self.problem.teacher.task, *part) for part in self.compared()]
 
     @property
     def at_rows(self) -> float:
@@ -149,9 +147,9 @@ def search(
     r"""The trained student after the choices that are left to limbeck, what was tried, and notes.
 
     Kinds of `columns` are compared, and the `default` student with others; sizes within limits, the
-    arguments of `grow_student`, for student="auto".
+    arguments of `grow_student`, for student="auto". Each choice adds to what was tried.
     """
-    tried, notes, probe = Trials(), list[str](), None
+    tried, note, probe = Trials(), "", None
     limited = problem.query.limited
     net = not is_fitted_directly(student) and not isinstance(student, nn.Module)
     if trainer.is_auto(recipe.inputs):
@@ -159,33 +157,39 @@ def search(
         if limited:  # each comparison would need queries of its own
             names = ["munge" if "munge" in names else names[0]]
         forests = net and student != "linear" and _forests(problem)
-        recipe, tried, probe = best_inputs(problem, recipe, names, forests)
+        recipe, probe = best_inputs(problem, recipe, names, forests, tried)
     plain = problem
     if columns and not limited and net:
-        problem, more, note = best_columns(problem, recipe)
-        tried, notes = tried + more, [note] if note else []
+        problem, note = best_columns(problem, recipe, tried)
     if trainer.is_auto(student):
-        best, more = grow_student(problem, recipe, **limits)
-        return best, tried + more, notes
-    best = attempt(problem, recipe, student)
+        return grow_student(problem, recipe, tried, **limits), tried, [note]
+    best = first = attempt(problem, recipe, student)
     if default and recipe.training.seconds is None:
-        best, more, note = nearer_student(best, plain, probe)
-        notes = [*(notes if best.problem is problem else []), *([note] if note else [])]
-        tried += more
+        best = nearer_student(first, plain, probe, tried)
+    notes = [note if best.problem is problem else ""]
+    if best is not first:
+        spec = best.recipe.student
+        name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
+        measure = "R²" if problem.teacher.task == "regression" else "agreement"
+        notes.append(
+            f"Note: the student is {name}, nearer to the teacher at held-out rows ({measure} "
+            f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
+            f"student={DEFAULT} takes the net."
+        )
     return best, tried, notes
 
 
 def best_inputs(
-    problem: Problem, recipe: Recipe, names: list[str], forests: bool
-) -> tuple[Recipe, Trials, Attempt | None]:
-    r"""The recipe with the best inputs, the measures of all, and the best of small forests.
+    problem: Problem, recipe: Recipe, names: list[str], forests: bool, tried: Trials
+) -> tuple[Recipe, Attempt | None]:
+    r"""The recipe with the best inputs, and the best of small forests.
 
     A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end.
     Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
     forests, short runs of nets are compared.
     """
     if not len(problem.held_out) or len(names) == 1:
-        return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), None
     pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
         pilots[name] = _pilot(problem, replace(own, inputs=name), f"inputs-{name}")
@@ -196,19 +200,18 @@ def best_inputs(
         pair = [replace(recipe, inputs=name) for name in ("munge", best)]
         runs = [_pilot(problem, each, f"net-{each.inputs}").divergence for each in pair]
         best = best if runs[1] < runs[0] else "munge"
-    training = in_folder(recipe.training, "student")  # not among those of the short runs
-    tried = [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
-    recipe = replace(recipe, inputs=best, training=training)
-    return recipe, tried, pilots[best] if forests else None
+    tried += [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
+    recipe = in_folder(recipe, "student", inputs=best)  # not among those of the short runs
+    return recipe, pilots[best] if forests else None
 
 
-def best_columns(problem: Problem, recipe: Recipe) -> tuple[Problem, Trials, str | None]:
+def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, str]:
     r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
     layout, names = problem.format, list[Any]()
     if isinstance(layout, TableFormat) and layout.array is None and len(problem.held_out):
         names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
     if not names:
-        return problem, [], None
+        return problem, ""
     given = problem.data.given
     coded = TableFormat(Table(given, categories=names), dtypes=layout.dtypes)  # type: ignore[union-attr]
     as_codes = replace(problem, data=Rows(coded, coded.encode(given), given))
@@ -219,22 +222,22 @@ def best_columns(problem: Problem, recipe: Recipe) -> tuple[Problem, Trials, str
     choices = {"numbers": problem, "categories": as_codes}
     for kind in tracked(list(choices), "trying columns", problem.query.progress):
         scores[kind] = _pilot(choices[kind], short, kind).at_rows
-    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
+    tried += [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
     gain = scores["numbers"] - scores["categories"]
     if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
-        return problem, tried, None
+        return problem, ""
     text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
-    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+    return as_codes, f"{text}; table=limbeck.Table(X) keeps them as numbers."
 
 
 def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
     r"""A student after a short run with fewer inputs."""
     student = DEFAULT if trainer.is_auto(recipe.student) else recipe.student
-    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
     pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
-    short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
-    return attempt(problem, short)
+    short = in_folder(recipe, name, student=student, pool=pool, steps=steps)
+    quiet = replace(short.training, progress=False, callbacks=None)
+    return attempt(problem, replace(short, training=quiet))
 
 
 def _forests(problem: Problem) -> bool:
@@ -247,9 +250,7 @@ def _forests(problem: Problem) -> bool:
     return flat and first.shape[1] <= MAX_WIDTH
 
 
-def nearer_student(
-    first: Attempt, plain: Problem, probe: Attempt | None
-) -> tuple[Attempt, Trials, str | None]:
+def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried: Trials) -> Attempt:
     r"""The default student or, where it is nearer to the teacher, a forest or a larger student.
 
     A small forest, the probe, is fitted in a second; only if it is nearly as near as the net, a
@@ -258,12 +259,11 @@ def nearer_student(
     """
     problem, recipe, best, others = first.problem, first.recipe, first, list[Attempt]()
     if len(problem.held_out) < MIN_COMPARED:
-        return first, [], None
+        return first
 
     def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
         nonlocal best
-        training = in_folder(recipe.training, str(student))
-        own = replace(recipe, student=student, steps=steps, training=training)
+        own = in_folder(recipe, str(student), student=student, steps=steps)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
         forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
@@ -289,23 +289,14 @@ def nearer_student(
             compare(problem, LARGEST)
         elif not problem.live and 2 * steps * (weights + STEP_WORK) < MOST_WORK:
             compare(problem, LARGER, 2 * steps)
-    tried = [part.trial() for part in [first, *others]] if others else []
-    if best is first:
-        return best, tried, None
-    spec = best.recipe.student
-    name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
-    measure = "R²" if problem.teacher.task == "regression" else "agreement"
-    return best, tried, (
-        f"Note: the student is {name}, nearer to the teacher at held-out rows ({measure} "
-        f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
-        f"student={DEFAULT} takes the net."
-    )  # fmt: skip
+    tried += [part.trial() for part in [first, *others]] if others else []
+    return best
 
 
 def grow_student(
-    problem: Problem, recipe: Recipe, *, keep: float, max_bytes: int | None,
+    problem: Problem, recipe: Recipe, tried: Trials, *, keep: float, max_bytes: int | None,
     max_latency: float | None,
-) -> tuple[Attempt, Trials]:  # fmt: skip
+) -> Attempt:  # fmt: skip
     r"""The smallest net or forest within limits that retains enough; else the nearest."""
     if not len(problem.held_out):
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
@@ -314,12 +305,11 @@ def grow_student(
             expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     outputs, task = problem.teacher.outputs, problem.teacher.task
-    encoder = problem.format.encoder(data=problem.x)
+    encoder = problem.encoder
     forests = _forests(problem)
     if max_bytes is not None and max_bytes < min(sizes(problem.x, outputs, task, encoder).values()):
         problem, encoder = copy.copy(problem), problem.format.encoder()  # knots take too much
         problem.encoder = encoder
-    tried: Trials = []
     nearest: Attempt | None = None
     latest: dict[bool, float] = {}  # divergences of nets and of forests
     ended: set[bool] = set()  # kinds whose larger students are no nearer, or too slow
@@ -328,19 +318,17 @@ def grow_student(
         if kind in ended:
             continue
         name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
-        own = replace(recipe, student=size, training=in_folder(recipe.training, name))
-        candidate = attempt(problem, own)
-        result, entry = candidate.result, candidate.trial()
-        tried.append(entry)
+        candidate = attempt(problem, in_folder(recipe, name, student=size))
+        tried.append(entry := candidate.trial())
         if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
         latest[kind] = candidate.divergence
         if max_latency is not None:
-            entry["latency"] = one_row(Compressed.of(result, problem, own))
+            entry["latency"] = one_row(candidate)
             if entry["latency"] > max_latency:
                 ended.add(kind)
                 continue
-        if max_bytes is not None and kind and tensor_bytes(result.student) > max_bytes:
+        if max_bytes is not None and kind and tensor_bytes(candidate.result.student) > max_bytes:
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
@@ -349,39 +337,39 @@ def grow_student(
             break
     if nearest is None:
         assert max_latency is not None
-        least = math.ceil(min(entry["latency"] for entry in tried))
+        least = math.ceil(min(entry["latency"] for entry in tried if "latency" in entry))
         expected = f"{least} or more microseconds: what one row takes the fastest student that "
         expected += "max_bytes allows, in `predict` on this machine"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
-    return nearest, tried
+    return nearest
 
 
-def one_row(small: Compressed) -> float:
+def one_row(candidate: Attempt) -> float:
     r"""Microseconds of one row in `Compressed.predict`."""
-    assert small.problem is not None
-    calls = {"student": small._predictions}
-    given = select(small.problem.data.given, small.problem.held_out)
+    problem = candidate.problem
+    small = Compressed.of(candidate.result, problem, candidate.recipe)
+    calls, given = {"student": small._predictions}, select(problem.data.given, problem.held_out)
     return 1e6 * latencies(calls, given, (1,), seconds=0.05)["student"][1]
 
 
-def in_folder(training: Training, name: str) -> Training:
-    r"""The settings with a separate folder for checkpoints, if these are written."""
-    if training.checkpoint is None:
-        return training
-    return replace(training, checkpoint=Path(training.checkpoint) / name)
+def in_folder(recipe: Recipe, name: str, **changes: Any) -> Recipe:
+    r"""A changed recipe with a separate folder for checkpoints, if these are written."""
+    if (folder := recipe.training.checkpoint) is not None:
+        changes["training"] = replace(recipe.training, checkpoint=Path(folder) / name)
+    return replace(recipe, **changes)
 
 
 def verdict(best: Attempt) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
     problem, classes = best.problem, best.problem.teacher.classes
-    size, notes = rows(problem.x), list[str]()
+    size, notes, doubts = rows(problem.x), list[str](), list[str]()
     if not len(problem.held_out) and size < FEW_ROWS:
         number = "one row" if size == 1 else f"{size} rows"
         notes = [f"Unchecked: {number} cannot show what the student does at others; see report(X)."]
     unmixed = problem.labels is None and "targets" in vars(problem)
     if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
-    task, (t, p) = problem.teacher.task, best.predictions[0]
+    task, (t, p) = problem.teacher.task, best.compared()[0]
     n, fidelity = len(t), best.fidelity
     where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
     most = "" if len(best.parts) == 1 else " at most"  # the higher of two is reported
@@ -389,17 +377,13 @@ def verdict(best: Attempt) -> list[str]:
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
         about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
         about = about or f"an agreement of{most} {fidelity:.1%} with"
-        notes.append(
-            f"Doubtful: at {where} the student has {about} its teacher, below {ENOUGH}; {advice}."
-        )
+        doubts.append(f"has {about} its teacher, below {ENOUGH}")
     elif task == "regression" and t.shape[1] > 1:  # the mean over targets hides one that is lost
         each = [_scores(task, t[:, [k]], p[:, [k]]).fidelity for k in range(t.shape[1])]
         worst = min(range(len(each)), key=lambda k: each[k])
         if each[worst] < ENOUGH and t[:, worst].var() > 0:
-            notes.append(
-                f"Doubtful: at {where} the student has an R² of {each[worst]:.3f} to output "
-                f"{worst} of its teacher, below {ENOUGH}; {advice}."
-            )
+            measure = f"an R² of {each[worst]:.3f} to output {worst} of its teacher"
+            doubts.append(f"has {measure}, below {ENOUGH}")
     share = t.mean(0)
     rare = [k for k in range(t.shape[1]) if MIN_EXPECTED / n <= share[k] <= RARE]
     if task != "regression" and rare:
@@ -408,8 +392,5 @@ def verdict(best: Attempt) -> list[str]:
         if student < ENOUGH * teacher:
             name = k if classes is None else classes[k]
             retained = f"{student / teacher:.0%} of its teacher's average precision"
-            notes.append(
-                f"Doubtful: at {where} the student retains {retained} for the rare class "
-                f"{str(name)!r}, below 90%; {advice}."
-            )
-    return notes
+            doubts.append(f"retains {retained} for the rare class {str(name)!r}, below 90%")
+    return notes + [f"Doubtful: at {where} the student {doubt}; {advice}." for doubt in doubts]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
+from limbeck.arrays import X, as_dict, floats, join, part_of, rows
 from limbeck.compression import students
 from limbeck.compression.generators import drawn, float_type, fresh, generator, prepared
 from limbeck.compression.rows import RowFormat, Rows
@@ -82,7 +82,8 @@ class Problem:
     @cached_property
     def x(self) -> X:
         r"""The rows to learn from."""
-        return take(self.data.x, self.index)
+        x: X = select(self.data.x, self.index)
+        return x
 
     @property
     def given(self) -> Any:
@@ -97,7 +98,7 @@ class Problem:
     @cached_property
     def compared(self) -> X:
         r"""The rows held out and, unless queries are limited, as many mixed with neighbours."""
-        x = take(self.data.x, self.held_out)
+        x: X = select(self.data.x, self.held_out)
         if self.query.limited:
             return x
         return join([x, fresh("munge", self.format, x, len(self.held_out), self.seed)])
@@ -160,7 +161,7 @@ class Problem:
             targets = np.concatenate([pool.targets, new.targets[known]])
             if weight is not None:
                 weight = np.concatenate([pool.weight, more_weight[known]])
-            pool = Pool(join([pool.x, take(more, known)]), targets, weight, source=inputs)
+            pool = Pool(join([pool.x, select(more, known)]), targets, weight, source=inputs)
         self.pools[source, seed] = pool
         if size >= rows(pool.x):
             return pool
@@ -199,11 +200,6 @@ def default_loss(task: str) -> Loss:
     if task == "classification":
         return losses.cross_entropy()
     return losses.multilabel_cross_entropy() if task == "multilabel" else losses.square_error()
-
-
-def take(x: X, index: Tensor | np.ndarray) -> X:
-    r"""Some rows."""
-    return map_tensors(lambda t: t[index], x)
 
 
 @dataclass(frozen=True)
@@ -335,10 +331,9 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
 
 def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.ndarray:
     r"""The teacher's targets at arrays of the loop, in the student's units."""
-    parts = x if isinstance(x, dict) else {"": x}
-    tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    given = problem.format.decode(tensors.get("", tensors))
-    targets = problem.query.label(problem.teacher, given)
+    table = isinstance(x, dict)
+    tensors = {k: torch.as_tensor(v) for k, v in x.items()} if table else torch.as_tensor(x)
+    targets = problem.query.label(problem.teacher, problem.format.decode(tensors))
     return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 
