@@ -10,22 +10,20 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import X, as_plain_array, as_weights
+from limbeck.arrays import as_plain_array, as_weights
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.rows import read_rows
-from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
@@ -138,13 +136,14 @@ class Distilled(BaseEstimator):
         with as_argument_error("X"):
             teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": seed, "sample_weight": weight}
-        for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
+        for name in options.keys() & (arguments.keys() - {"lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
         self.result_ = compress(teacher, rows, labels=labels, **arguments | options)
         if self.result_.classes is not None:
             self.classes_ = self.result_.classes
         student = self.result_.student
-        exact = DoublePrecision(student) if spec_of(student) is not None else student
+        # in double precision, where outputs for a row do not depend on other rows
+        exact = copy.deepcopy(student).double() if spec_of(student) is not None else student
         self._exact = replace(bare(self.result_), student=exact)
         return self
 
@@ -283,26 +282,11 @@ class Distilled(BaseEstimator):
                 arguments["pool"] = min(10_000, 20 * n)
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
-        if not is_auto(arguments["inputs"]) and not is_auto(self.student):
-            arguments["held_out_fraction"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
         by_user = isinstance(self.student, nn.Module) or rates
         if arguments["steps"] is not None and arguments["steps"] < 500 and not by_user:
             arguments["lr"] = 0.02  # a higher rate for few steps
         return arguments
-
-
-class DoublePrecision(nn.Module):
-    r"""A copy in double precision, whose outputs for a row do not depend on other rows."""
-
-    def __init__(self, student: nn.Module) -> None:
-        super().__init__()
-        self.student = copy.deepcopy(student).double()
-        self.output_form = getattr(student, "output_form", None)
-
-    def forward(self, x: X) -> Tensor:
-        outputs: Tensor = self.student(narrowed(x, None, torch.float64))
-        return outputs
 
 
 class DistilledClassifier(Distilled, ClassifierMixin, BaseEstimator):

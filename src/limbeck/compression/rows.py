@@ -180,7 +180,7 @@ def read_rows(given: object, table: Table | None = None) -> Rows:
         with rename_argument("df", "X"):
             table_format = TableFormat(Table(frame), _dtype_name(array))
         return Rows(table_format, table_format.encode(frame), array)
-    x, array = _tensor(given, "X"), as_rows(_as_array(given))
+    x, array = _tensor(given, "X"), _as_array(given)
     array_format = ArrayFormat(tuple(x.shape[1:]), _dtype_name(array), hasattr(array, "toarray"))
     return Rows(array_format, x, array)
 
@@ -214,9 +214,8 @@ def _check_dtype(where: str, name: str) -> None:
 
 def _as_array(given: object) -> Any:
     r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
-    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
-        return torch.stack(list(given))
-    return given if hasattr(given, "dtype") else np.asarray(given)
+    tensors = isinstance(given, list | tuple) and given and isinstance(given[0], Tensor)
+    return as_rows(torch.stack(list(given)) if tensors else given)
 
 
 def _dtype_name(array: Any) -> str:

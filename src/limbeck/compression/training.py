@@ -86,11 +86,6 @@ class Problem:
         return x
 
     @property
-    def given(self) -> Any:
-        r"""The rows to learn from as the user has them."""
-        return select(self.data.given, self.index)
-
-    @property
     def weight(self) -> np.ndarray | None:
         r"""The weights (n,) of the rows to learn from."""
         return None if self.row_weights is None else self.row_weights[self.index]
@@ -128,12 +123,13 @@ class Problem:
     @cached_property
     def targets(self) -> np.ndarray:
         r"""The targets (n, K) at the rows to learn from."""
+        given = select(self.data.given, self.index)
         labels = None if self.labels is None else self.labels[self.index]
         if self.folds is None:
-            targets = self.query.label(self.teacher, self.given)
+            targets = self.query.label(self.teacher, given)
         else:
             options = (self.folds, self.seed, self.query.progress)
-            targets = out_of_fold(self.teacher, self.given, labels, *options)
+            targets = out_of_fold(self.teacher, given, labels, *options)
         if labels is not None and self.label_weight > 0:
             targets = mix_labels(targets, labels, self.label_weight, self.teacher.classes)
         return targets
