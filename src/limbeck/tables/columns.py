@@ -157,12 +157,8 @@ class Number(_Column):
         ticks = TICKS.get(unit, 1)
         steps = np.rint(value / self.step).astype(np.int64)
         whole = int(self.origin) * ticks + steps * round(self.step * ticks)
-        if self.kind != "date":
-            return self._series(whole if self.kind == "whole number" else whole + 0.0, gone)
-        dates = pandas().Series(whole.view(f"datetime64[{unit}]"))
-        if zone := re.findall(r", (.+)\]", self.dtype):
-            dates = dates.dt.tz_localize("UTC").dt.tz_convert(zone[0])
-        return dates.mask(gone)
+        exact = self.kind in ("whole number", "date")  # of a date, ticks since 1970 in UTC
+        return self._series(whole if exact else whole + 0.0, gone)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
