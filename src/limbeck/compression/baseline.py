@@ -42,8 +42,7 @@ def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[R
     if problem.held_out is not None:
         # any others are mixtures of these
         x = join([x, part_of(problem.held_out, 0, problem.held_out_count)])
-    weights = problem.row_weights
-    n = rows(x) if weights is None else len(weights)
+    weights, n = problem.row_weights, problem.row_count
     used = np.arange(n) if weights is None else np.flatnonzero(weights)
     if problem.held_out is not None:
         index = np.concatenate([index, np.setdiff1d(used, index)])

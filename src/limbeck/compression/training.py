@@ -134,6 +134,13 @@ class Problem:
         r"""The number of the user's rows that are held out."""
         return 0 if self.held_out is None else count(self.held_out_given)
 
+    @property
+    def row_count(self) -> int:
+        r"""The number of the user's rows, with those held out or left out."""
+        if self.row_weights is not None:
+            return len(self.row_weights)
+        return rows(self.x) + self.held_out_count
+
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
         n = rows(self.x)
