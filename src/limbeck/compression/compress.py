@@ -21,8 +21,9 @@ from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
+from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.generators import fresh
-from limbeck.compression.rows import ArrayFormat, Rows, read_rows
+from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
 from limbeck.compression.selection import DEFAULT
 from limbeck.compression.students import check_student, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto, take
@@ -30,6 +31,7 @@ from limbeck.errors import ArgumentError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
+from limbeck.tables.reading import id_columns
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
@@ -159,7 +161,9 @@ def compress(
             raise ArgumentError("table", received, "columns that the teacher knows, by drop=")
         ignored = f"Note: the teacher was not fitted on {names} of X; the student leaves that out."
         X = X[[column for column in X.columns if column not in unused]]  # type: ignore[attr-defined, index]
-    data = read_rows(X, table)
+    data, like_ids = read_rows(X, table), None
+    if table is None and isinstance(data.format, TableFormat) and data.format.array is None:
+        like_ids = _id_note(data)
     labels, n = data.labels if labels is None else labels, rows(data.x)
     array = None if labels is None else as_labels(labels, n)
     examples = select(as_rows(data.given), np.arange(min(100, n)))
@@ -186,8 +190,8 @@ def compress(
         leak = _label_column(data.given, array)
     elif teacher_folds is not None:
         raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
-    if leak is not None:
-        warnings.warn(leak, stacklevel=user_stacklevel())
+    for text in filter(None, (like_ids, leak)):
+        warnings.warn(text, stacklevel=user_stacklevel())
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)
 
     def make_problem(weights: np.ndarray | None) -> Problem:
@@ -233,7 +237,15 @@ def compress(
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     problem, result = best.problem, best.result
-    texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
+    size, own = bytes_on_disk(model), bytes_on_disk(result.student)
+    larger = None
+    if (default or is_auto(student)) and size and own and own > size:
+        larger = (
+            f"Note: the student takes {own:,} bytes, its teacher {size:,}; "
+            f'student="auto" with max_bytes={max(1000, size // 2)} looks for a smaller one.'
+        )
+    texts = [ignored, *notes, larger, like_ids, leak, _query_note(problem, n)]
+    texts += _value_notes(problem, result)
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
     return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
@@ -318,6 +330,20 @@ def _unused_columns(teacher: object, given: Any) -> list[Any]:
 
 def _plain_name(name: object) -> str:
     return str(name).replace(" ", "_")  # as LightGBM stores them
+
+
+def _id_note(data: Rows) -> str | None:
+    r"""A note on columns like ids; None if no column is."""
+    names = id_columns(data.format.table.varying, data.given)  # type: ignore[union-attr]
+    if not names:
+        return None
+    several = len(names) > 1
+    which = f"columns {', '.join(map(repr, names))} have" if several else f"column {names[0]!r} has"
+    return (
+        f"X: {which} another whole number in every row, like ids, which say nothing about new "
+        f"rows; table=limbeck.Table(X, drop={names!r}) leaves {'them' if several else 'it'} out, "
+        "for the teacher too, and table=limbeck.Table(X) takes all columns without this warning"
+    )
 
 
 def _label_column(given: Any, labels: np.ndarray) -> str | None:
