@@ -281,8 +281,8 @@ def test_a_column_of_dates_is_read_as_one(limbeck, refused, here):
     )
     lines = [f"2026-{1 + k % 12:02d}-{1 + k % 28:02d},{k % 10}" for k in range(84)]
     Path("dated.csv").write_text("\n".join(["day,x", *lines]))
-    words = ("compress", "dated:teacher", "dated.csv", *QUICK, "--out", "out")
-    assert limbeck(*words, "--dates", "day").code == 0
+    words = ("compress", "dated:teacher", "dated.csv", *QUICK)
+    assert limbeck(*words, "--dates", "day", "--out", "out").code == 0
     columns = json.loads(Path("out/compression.json").read_text())["format"]["table"]["columns"]
     assert [column["kind"] for column in columns] == ["date", "whole number"]
     found = limbeck("label", "dated:teacher", "dated.csv", "--dates", "day")

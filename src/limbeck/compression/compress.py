@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_weights, join, rows
+from limbeck.arrays import X, as_dict, as_weights, join, rows
 from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
@@ -237,13 +238,10 @@ def compress(
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     problem, result = best.problem, best.result
-    size, own = bytes_on_disk(model), bytes_on_disk(result.student)
-    larger = None
-    if (default or is_auto(student)) and size and own and own > size:
-        larger = (
-            f"Note: the student takes {own:,} bytes, its teacher {size:,}; "
-            f'student="auto" with max_bytes={max(1000, size // 2)} looks for a smaller one.'
-        )
+    larger, before, after = None, bytes_on_disk(model), bytes_on_disk(result.student) or 0
+    if (default or is_auto(student)) and before is not None and after > before:
+        larger = f"Note: the student takes {after:,} bytes, its teacher {before:,}; "
+        larger += "a smaller student such as (8,) may do, or the teacher itself."
     texts = [ignored, *notes, larger, like_ids, leak, _query_note(problem, n)]
     texts += _value_notes(problem, result)
     notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
@@ -393,7 +391,8 @@ def _split(
     size = size if size >= trainer.MIN_HELD_OUT else 0
     order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
     _, first, equal = np.unique(row_keys(given)[:, 0], return_index=True, return_inverse=True)
-    if len(first) < n:  # equal rows stay together: a student knows all of those that it has learned
+    # copies stay together: a student knows those that it has learned
+    if len(first) < n and not _equal_by_chance(take(data.x, first)):
         order = order[torch.from_numpy(np.argsort(_ranks(order, equal), kind="stable"))]
         last = equal[order[size - 1]] if size else -1
         size += int((torch.from_numpy(equal)[order[size:]] == last).sum())
@@ -409,6 +408,22 @@ def _split(
             mixed = fresh("munge", data.format, problem.held_out, size, seed)
             problem.held_out = join([problem.held_out, mixed])
     return problem
+
+
+def _equal_by_chance(distinct: X) -> bool:
+    r"""Whether columns have so few values that rows would be equal if columns were independent.
+
+    Then new rows will be equal to some of these, too. The rows are different ones.
+    """
+    n = rows(distinct)
+    pairs = math.log(max(1, n * (n - 1) / 2))
+    for part in as_dict(distinct).values():
+        for column in part.reshape(n, -1).unbind(1):
+            counts = column.unique(return_counts=True)[1]
+            if 2 * len(counts) > n:
+                return False
+            pairs += math.log(float((counts / n).square().sum()))
+    return pairs > 0
 
 
 def _ranks(order: Tensor, equal: np.ndarray) -> np.ndarray:
