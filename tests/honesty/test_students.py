@@ -110,6 +110,22 @@ def test_rows_that_are_equal_are_not_held_out_from_themselves():
     assert any(note.startswith("Doubtful") for note in result.notes), result.notes
 
 
+def test_rows_that_are_equal_by_chance_are_held_out_as_new_ones_come():
+    def teacher(x):
+        return x.sum(1)
+
+    few = RNG.integers(0, 4, size=(2000, 3))  # 64 different rows
+    options = {"inputs": "auto", "steps": 5, "task": "regression", "progress": False}
+    problem = lb.compress(teacher, few, (2,), **options).problem
+    assert len(problem.held_out) == 200
+    held_out, learned = (set(map(tuple, few[k])) for k in (problem.held_out, problem.index))
+    assert held_out <= learned
+    bits = np.repeat(RNG.integers(0, 2, size=(50, 60)), 20, axis=0)  # so many are equal as copies
+    problem = lb.compress(teacher, bits, (2,), **options).problem
+    held_out, learned = (set(map(tuple, bits[k])) for k in (problem.held_out, problem.index))
+    assert not held_out & learned
+
+
 def test_an_output_that_is_lost_among_others_is_told():
     weights = RNG.normal(size=(4, 30))
 

@@ -125,7 +125,8 @@ def compress(
     label: str | None = Option(None, help="The column with true labels."),
     label_weight: float = Option(0.0, help="Weight of the labels in the targets.", min=0, max=1),
     sample_weight: str | None = Option(None, help="The column with weights of the rows."),
-    classes: opt.Classes = None, drop: opt.Drop = None, rows: opt.Rows = "auto",
+    classes: opt.Classes = None, drop: opt.Drop = None, dates: opt.Dates = None,
+    rows: opt.Rows = "auto",
     student: str | None = Option(
         None, help="Hidden sizes such as 50,30; auto, linear, tree or boosted; module:name. "
         "Default: 50,30, or another if that is too far from the teacher."),
@@ -160,11 +161,11 @@ def compress(
     from limbeck.teachers.query import TeacherError
 
     model = _load_teacher(teacher, trust_pickle)
-    train_rows = files.read_rows(data, "data", label, drop, sample_weight)
+    train_rows = files.read_rows(data, "data", label, drop, sample_weight, dates)
     if test is None:
         train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
-        test_rows = files.read_rows(test, "--test", label, drop, sample_weight)
+        test_rows = files.read_rows(test, "--test", label, drop, sample_weight, dates)
         if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):
             columns = list(train_rows.x.columns)
             if missing := [str(name) for name in columns if name not in test_rows.x.columns]:
@@ -229,7 +230,8 @@ def label(
     teacher: opt.Teacher, data: opt.Data,
     out: Path = Option(
         Path("labels.csv"), "--out", "-o", help="A CSV file for the predictions, a line per row."),
-    drop: opt.Drop = None, rows: opt.Rows = "auto", classes: opt.Classes = None,
+    drop: opt.Drop = None, dates: opt.Dates = None, rows: opt.Rows = "auto",
+    classes: opt.Classes = None,
     task: opt.Task = "auto", teacher_output: opt.TeacherOutput = "auto",
     onnx_output: opt.OnnxOutput = None,
     cache: opt.Cache = None, cache_key: opt.CacheKey = None, teacher_batch: opt.TeacherBatch = None,
@@ -253,7 +255,7 @@ def label(
     if out.suffix.lower() != ".csv":
         raise ArgumentError("--out", str(out), "a name that ends in .csv")
     given = _load_teacher(teacher, trust_pickle)
-    x = _teacher_rows(files.read_rows(data, "data", None, drop).x, given, rows)
+    x = _teacher_rows(files.read_rows(data, "data", None, drop, dates=dates).x, given, rows)
     query = Query(
         cache, cache_key, teacher_batch, retries, progress=not quiet, max_queries=max_queries,
         queries_per_second=queries_per_second, query_seconds=query_seconds, workers=query_workers,

@@ -129,15 +129,16 @@ class Rows(NamedTuple):
 
 def read_rows(
     path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None,
-    weight: str | None = None,
+    weight: str | None = None, dates: Sequence[str] | None = None,
 ) -> Rows:  # fmt: skip
     r"""The rows of a file; `label` and `weight` are columns, or arrays of an npz file."""
     data = read_data(path, argument)
     named = {"--label": label, "--sample-weight": weight}
     if isinstance(data, dict):
-        if drop:
-            expected = "nothing, for an npz file, whose columns have no names"
-            raise ArgumentError("--drop", drop, expected)
+        for option, columns in {"--drop": drop, "--dates": dates}.items():
+            if columns:
+                expected = "nothing, for an npz file, whose columns have no names"
+                raise ArgumentError(option, columns, expected)
         for option, column in named.items():
             if column is not None and column not in data:
                 raise ArgumentError.unknown(option, column, data)
@@ -155,18 +156,33 @@ def read_rows(
     if not len(data):
         raise ArgumentError(argument, f"{path}, which has no rows", "a file with rows")
     if not hasattr(data, "columns"):
-        if label is not None or weight is not None or drop:
+        if label is not None or weight is not None or drop or dates:
             expected = "a CSV, Parquet or npz file, for a label or columns by name"
             raise ArgumentError(argument, f"{path}, an array without names", expected)
         return Rows(data)
     left_out = [(name, "--drop") for name in drop or []]
     left_out += [(name, option) for option, name in named.items() if name is not None]
-    for name, option in left_out:
+    for name, option in [*left_out, *((name, "--dates") for name in dates or [])]:
         if name not in data.columns:
             error = ArgumentError.unknown(option, name, map(str, data.columns))
             raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
+    for name in dates or []:
+        data = data.assign(**{name: _as_dates(data[name], path)})
     parts = [None if column is None else data[column].to_numpy() for column in named.values()]
     return Rows(data.drop(columns=[name for name, _ in left_out]), *parts)
+
+
+def _as_dates(column: pd.Series, path: Path) -> pd.Series:
+    r"""A column of dates as text, as dates."""
+    import pandas as pd
+
+    try:
+        if pd.api.types.is_numeric_dtype(column.dtype):  # which would be nanoseconds since 1970
+            raise ValueError("its values are numbers")
+        return pd.to_datetime(column)
+    except (ValueError, TypeError, OverflowError) as error:
+        received = f"{column.name!r} of {path}, unreadable: {str(error).splitlines()[0]}"
+        raise ArgumentError("--dates", received, "a column of dates such as 2026-11-19") from error
 
 
 def read_data(path: Path, argument: str) -> Any:

@@ -70,6 +70,9 @@ TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
+Dates = Annotated[
+    list[str] | None, Option(help="A column of dates, which files hold as text; can be repeated.")
+]
 QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
 Cache = Annotated[Path | None, QueryOption(help="A folder to store the teacher's predictions in.")]
 CacheKey = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,12 +17,13 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_weights, rows
+from limbeck.arrays import X, as_dict, as_weights, rows
 from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.compression.rows import ArrayFormat, Rows, read_rows
+from limbeck.compression.fidelity.cost import bytes_on_disk
+from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
 from limbeck.compression.selection import DEFAULT
 from limbeck.compression.students import check_student, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto
@@ -29,6 +31,7 @@ from limbeck.errors import ArgumentError, shown, user_stacklevel
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
+from limbeck.tables.reading import id_columns
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
@@ -157,7 +160,9 @@ def compress(
             raise ArgumentError("table", received, "columns that the teacher knows, by drop=")
         ignored = f"Note: the teacher was not fitted on {names} of X; the student leaves that out."
         X = X[[column for column in X.columns if column not in unused]]  # type: ignore[attr-defined, index]
-    data = read_rows(X, table)
+    data, like_ids = read_rows(X, table), None
+    if table is None and isinstance(data.format, TableFormat) and data.format.array is None:
+        like_ids = _id_note(data)
     labels, n = data.labels if labels is None else labels, rows(data.x)
     array = None if labels is None else as_labels(labels, n)
     examples = select(data.given, np.arange(min(100, n)))
@@ -184,8 +189,8 @@ def compress(
         leak = _label_column(data.given, array)
     elif teacher_folds is not None:
         raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
-    if leak is not None:
-        warnings.warn(leak, stacklevel=user_stacklevel())
+    for text in filter(None, (like_ids, leak)):
+        warnings.warn(text, stacklevel=user_stacklevel())
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)
     split = partial(_split, data, held_out_fraction if compared else 0.0, training.seed)
     mixed = label_weight > 0 or teacher_folds is not None
@@ -227,7 +232,12 @@ def compress(
     if query.usage.failure is not None:
         warnings.warn(str(query.usage.failure), stacklevel=user_stacklevel())
     problem, result = best.problem, best.result
-    texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
+    larger, before, after = None, bytes_on_disk(model), bytes_on_disk(result.student) or 0
+    if (default or is_auto(student)) and before is not None and after > before:
+        larger = f"Note: the student takes {after:,} bytes, its teacher {before:,}; "
+        larger += "a smaller student such as (8,) may do, or the teacher itself."
+    texts = [ignored, *notes, larger, like_ids, leak, _query_note(problem, n)]
+    texts += _value_notes(problem, result)
     notes = [text for text in texts if text] + selection.verdict(best)
     return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
@@ -313,6 +323,20 @@ def _plain_name(name: object) -> str:
     return str(name).replace(" ", "_")  # as LightGBM stores them
 
 
+def _id_note(data: Rows) -> str | None:
+    r"""A note on columns like ids; None if no column is."""
+    names = id_columns(data.format.table.varying, data.given)  # type: ignore[union-attr]
+    if not names:
+        return None
+    several = len(names) > 1
+    which = f"columns {', '.join(map(repr, names))} have" if several else f"column {names[0]!r} has"
+    return (
+        f"X: {which} another whole number in every row, like ids, which say nothing about new "
+        f"rows; table=limbeck.Table(X, drop={names!r}) leaves {'them' if several else 'it'} out, "
+        "for the teacher too, and table=limbeck.Table(X) takes all columns without this warning"
+    )
+
+
 def _label_column(given: Any, labels: np.ndarray) -> str | None:
     r"""A note on a column that is the labels; None if no column is."""
     if labels.ndim > 1 or len(set(labels.tolist())) < 2:
@@ -357,12 +381,30 @@ def _split(
     size = min(trainer.MAX_HELD_OUT, round(fraction * len(used)))
     size = size if size >= trainer.MIN_HELD_OUT else 0
     order = used[torch.randperm(len(used), generator=torch.Generator().manual_seed(seed)).numpy()]
-    if size:  # equal rows stay together: a student knows all of those that it has learned
-        _, place = distinct(row_keys(data.given)[order])  # of equal rows where the first one is
-        order, place = order[together := np.argsort(place, kind="stable")], place[together]
-        size = int(np.searchsorted(place, place[size - 1], side="right"))
-        size = size if size < len(order) else 0
+    if size:
+        first, place = distinct(row_keys(data.given)[order])  # of equal rows where the first one is
+        # copies stay together: a student knows those that it has learned
+        if len(first) < len(order) and not _equal_by_chance(select(data.x, order[first])):
+            order, place = order[together := np.argsort(place, kind="stable")], place[together]
+            size = int(np.searchsorted(place, place[size - 1], side="right"))
+            size = size if size < len(order) else 0
     return np.sort(order[size:]), np.sort(order[:size])
+
+
+def _equal_by_chance(distinct: X) -> bool:
+    r"""Whether columns have so few values that rows would be equal if columns were independent.
+
+    Then new rows will be equal to some of these, too. The rows are different ones.
+    """
+    n = rows(distinct)
+    pairs = math.log(max(1, n * (n - 1) / 2))
+    for part in as_dict(distinct).values():
+        for column in part.reshape(n, -1).unbind(1):
+            counts = column.unique(return_counts=True)[1]
+            if 2 * len(counts) > n:
+                return False
+            pairs += math.log(float((counts / n).square().sum()))
+    return pairs > 0
 
 
 def _refuse_derivatives(problem: Problem) -> None:

@@ -48,6 +48,7 @@ FEW_ROWS = 200  # of fewer, none are held out by default
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN = 0.9  # of the divergence: another student has less
 FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
+MOST_OF_TEACHER = 0.5  # of its bytes: a student that takes more is not tried
 # of the net's divergence: a probe has less if a forest, or a large one, is worth a try
 PROBE_RATIO, LARGER_RATIO = 1.2, 2.0
 TINY = np.finfo(float).tiny
@@ -256,17 +257,24 @@ def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried:
     A small forest, the probe, is fitted in a second; only if it is nearly as near as the net, a
     larger one is. Only if the nearest is not near, students are larger still. Trees split numbers
     as they are: forests are fitted to the `plain` problem, without categories made of numbers.
+    None of them takes more than half of the teacher's bytes.
     """
     problem, recipe, best, others = first.problem, first.recipe, first, list[Attempt]()
     if len(problem.held_out) < MIN_COMPARED:
         return first
+    teacher, limit = problem.teacher, problem.teacher.bytes()
+    known = sizes(problem.x, teacher.outputs, teacher.task, problem.encoder)
 
     def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
         nonlocal best
+        forest = isinstance(student, Forest)
+        size = student.bytes(teacher.outputs) if forest else known[student]  # type: ignore[union-attr]
+        if limit is not None and size > MOST_OF_TEACHER * limit:
+            return
         own = in_folder(recipe, str(student), student=student, steps=steps)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
-        forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
+        forests = forest, isinstance(best.recipe.student, Forest)
         strict = forests == (True, False) and best.fidelity >= ENOUGH  # a poor net is no better
         gain = FOREST_GAIN if strict else MIN_GAIN
         nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
@@ -277,18 +285,16 @@ def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried:
     ratio = math.inf if probe is None else probe.divergence / first.divergence
     if ratio < PROBE_RATIO:
         compare(plain, FOREST)
-    x = plain.x
-    cells = recipe.pool * (x.shape[1] if isinstance(x, Tensor) else len(x))
+    cells = recipe.pool * (plain.x.shape[1] if isinstance(plain.x, Tensor) else len(plain.x))
     if not best.near and ratio < LARGER_RATIO and (cells < MOST_CELLS or best.fidelity < ENOUGH):
         compare(plain, LARGER_FOREST)
     # a larger net has half of the divergence at best
     if not best.near and best.divergence > first.divergence / 2:
-        outputs, task, steps = problem.teacher.outputs, problem.teacher.task, first.result.steps
-        weights = sizes(problem.x, outputs, task, problem.encoder)[LARGER] / 4  # of 4 bytes each
+        steps, work = 2 * first.result.steps, known[LARGER] / 4 + STEP_WORK  # 4 bytes a weight
         if best.fidelity < ENOUGH:
             compare(problem, LARGEST)
-        elif not problem.live and 2 * steps * (weights + STEP_WORK) < MOST_WORK:
-            compare(problem, LARGER, 2 * steps)
+        elif not problem.live and steps * work < MOST_WORK:
+            compare(problem, LARGER, steps)
     tried += [part.trial() for part in [first, *others]] if others else []
     return best
 
@@ -384,13 +390,31 @@ def verdict(best: Attempt) -> list[str]:
         if each[worst] < ENOUGH and t[:, worst].var() > 0:
             measure = f"an R² of {each[worst]:.3f} to output {worst} of its teacher"
             doubts.append(f"has {measure}, below {ENOUGH}")
-    share = t.mean(0)
-    rare = [k for k in range(t.shape[1]) if MIN_EXPECTED / n <= share[k] <= RARE]
-    if task != "regression" and rare:
-        k = min(rare, key=lambda k: share[k])
+    if task != "regression" and (len(problem.held_out) or size >= FEW_ROWS):
+        names = [str(k) for k in (range(t.shape[1]) if classes is None else classes)]
+        unchecked, doubt = _rare_class_notes(t, p, names, where)
+        notes, doubts = notes + unchecked, doubts + doubt
+    return notes + [f"Doubtful: at {where} the student {doubt}; {advice}." for doubt in doubts]
+
+
+def _rare_class_notes(
+    t: np.ndarray, p: np.ndarray, names: list[str], where: str
+) -> tuple[list[str], list[str]]:
+    r"""A note on classes too rare to tell, and the doubt of a rare class that the student loses."""
+    share, n, notes = t.mean(0), len(t), list[str]()
+    rare = [k for k in np.argsort(share, kind="stable") if share[k] <= RARE]
+    if few := [f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED]:
+        more = f" and {len(few) - 3} more" if few[3:] else ""
+        notes = [
+            f"Unchecked: at {where} the teacher expects fewer than {MIN_EXPECTED} rows of "
+            f"{', '.join(few[:3])}{more}, too few to tell whether the student detects them; "
+            "report(X, y) at more rows does."
+        ]
+    if len(few) < len(rare):
+        k = rare[len(few)]
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
-            name = k if classes is None else classes[k]
             retained = f"{student / teacher:.0%} of its teacher's average precision"
-            doubts.append(f"retains {retained} for the rare class {str(name)!r}, below 90%")
-    return notes + [f"Doubtful: at {where} the student {doubt}; {advice}." for doubt in doubts]
+            doubt = f"retains {retained} for the rare class {names[k]!r}, below 90%"
+            return notes, [doubt]
+    return notes, []

@@ -41,6 +41,11 @@ class Forest:
     def __str__(self) -> str:
         return f"{self.trees} boosted trees of {self.leaves} leaves"
 
+    def bytes(self, outputs: int) -> int:
+        r"""The bytes of its tensors, at most."""
+        nodes = self.trees * (2 * self.leaves - 1)
+        return 4 * (nodes * (4 + outputs) + self.trees + outputs)
+
 
 # sizes that student="auto" goes through: hidden ones of nets, and forests
 GROWING = ((8,), (16,), (32,), (32, 16), (50, 30), (100, 50), (200, 100), (400, 200), (800, 400))
@@ -202,8 +207,7 @@ def sizes(
         layers = pairwise((inputs, *hidden, outputs))
         students[hidden] = fixed + 4 * sum((a + 1) * b for a, b in layers)
     for forest in FORESTS if forests else ():
-        nodes = forest.trees * (2 * forest.leaves - 1)
-        students[forest] = fixed + 4 * (nodes * (4 + outputs) + forest.trees + outputs)
+        students[forest] = fixed + forest.bytes(outputs)
     smallest = min(students.values())
     if max_bytes is not None and max_bytes < smallest:
         expected = f"{smallest:,} or more, which the smallest student takes"

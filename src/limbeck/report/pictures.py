@@ -257,8 +257,17 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
 
 @arg.checked_arguments
 def examples(saved: SavedResult, ax: MaybeAxes = None) -> Axes:
-    r"""The images on which teacher and student differ most, the largest difference first."""
+    r"""The images on which teacher and student differ most, the largest difference first.
+
+    Other rows are no images: `Fidelity.disagreements` and the report page list them as text.
+    """
     result = as_saved(saved)
+    report = result.content.get("fidelity") or {}
+    if "disagreement_rows" not in result.arrays and report.get("disagreements"):
+        count = len(report["disagreements"])
+        received = f"a result whose {count} rows with the largest differences are no images"
+        expected = "one of images; report.disagreements has the rows"
+        raise MissingDataError("saved", received, expected)
     rows = _array(result, "disagreement_rows", "rows on which both differ", "compress")
     low, high = np.nanmin(rows), np.nanmax(rows)
     grey = (rows - low) / (high - low if high > low else 1)

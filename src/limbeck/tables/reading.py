@@ -2,6 +2,7 @@ r"""Which kind of column a pandas series is, and which whole numbers look like c
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ KINDS = {  # of columns, by the type that pandas infers
 FEW_VALUES = 128  # different values up to which a number may have a knot at each
 MOST_CODES = 4096  # different values up to which numbers may be codes
 MOST_FEATURES = 1024  # of all numbers with a knot at each value
+MIN_IDS = 50  # rows from which different whole numbers look like ids
+ID_NAME = re.compile(r"(^|[\W_])(?i:id|index|uuid)$|[a-z]I[Dd]$")
 MOST_NUMBERS = 256  # columns of numbers up to which they have knots; more are pixels or genes
 
 
@@ -211,6 +214,19 @@ def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
         left -= len(bends)
         knots[key] = bends.tolist() if len(bends) > 2 else []  # two values are on a line
     return knots
+
+
+def id_columns(columns: Iterable[Column], frame: pd.DataFrame) -> list[Any]:
+    r"""Names of columns like ids: another whole number in each row, in order or named like ids."""
+    names = []
+    for column in columns:
+        if column.kind != "whole number" or column.missing or len(frame) < MIN_IDS:
+            continue
+        series = frame[column.name]
+        in_order = series.is_monotonic_increasing or series.is_monotonic_decreasing
+        if series.is_unique and (in_order or ID_NAME.search(str(column.name))):
+            names.append(column.name)
+    return names
 
 
 def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list[Any]:
