@@ -159,7 +159,8 @@ def _net(student: nn.Module) -> Function | None:
     names = (*net.hidden, net.output)
     if not LAYERS.keys() >= set(names) or any(type(layer) is not nn.Linear for layer in net.layers):
         return None
-    ends = [getattr(student, name, None) for name in ("shift", "scale", "out_shift", "out_scale")]
+    names_of_ends = ("shift", "scale", "out_shift", "out_scale")
+    ends: list[Any] = [getattr(student, name, None) for name in names_of_ends]
     tensors = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
     if not all(t is None or _plain(t) for t in tensors):
         return None

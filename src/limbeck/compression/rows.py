@@ -214,8 +214,9 @@ def _check_dtype(where: str, name: str) -> None:
 
 def _as_array(given: object) -> Any:
     r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
-    tensors = isinstance(given, list | tuple) and given and isinstance(given[0], Tensor)
-    return as_rows(torch.stack(list(given)) if tensors else given)
+    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+        given = torch.stack(list(given))
+    return as_rows(given)
 
 
 def _dtype_name(array: Any) -> str:
