@@ -75,12 +75,14 @@ REAL_TABLES = """\
 ## Real tables
 
 `python benchmarks/tables.py`: tables that come with packages, at most 20,000 rows of each, and one
-teacher a table; `compress` with its defaults. Figures are means over test rows of the folds.
+teacher a table; `compress` with its defaults. Figures are means over the test rows of the folds.
 *Fidelity* is agreement with the teacher, or R² to it; *distance* is KL, or 1 − R². *Labels* is a
 small LightGBM of the true labels alone, in a file no larger than the student, *soft labels* one of
 the teacher's outputs. *Loss* is the log loss on true labels, or 1 − R²; its difference from the
-teacher's has an error over folds. *AP retained* is the student's average precision of the rarest
-class divided by the teacher's. CPU seconds are those of `compress`.
+teacher's has an error over test rows. *AP retained* is the student's average precision of the
+rarest class divided by the teacher's. CPU seconds are those of `compress`. Where the teacher is a
+LightGBM, the model of the labels is the same algorithm on the same rows and follows the same noise:
+it is hard to be nearer than that.
 """
 
 SERVING = """\

@@ -3,6 +3,7 @@ r"""Real tables and their serving, for `page.py`: means over folds, and what was
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ COLUMNS = {
 def digest(result: dict[str, Any]) -> dict[str, Any]:
     r"""Means over the folds of one table, and differences from others with their errors.
 
-    Errors are over folds; where there is one fold, over its rows.
+    Errors are over all test rows: no row is in two folds, and three folds alone would say little.
     """
     values: dict[str, list[Any]] = {}
     for fold in result["folds"]:
@@ -40,8 +41,7 @@ def digest(result: dict[str, Any]) -> dict[str, Any]:
         means["retained"] = student / teacher
     for name in [name for name in values if name.startswith("- ")]:
         gaps, errors = zip(*values[name], strict=True)
-        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else errors[0]
-        means[name] = statistics.mean(gaps), error
+        means[name] = statistics.mean(gaps), math.hypot(*errors) / len(errors)
     return means
 
 
