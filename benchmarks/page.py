@@ -13,6 +13,7 @@ from typing import Any
 from page_compress import compress_table
 from page_lines import heading, lines, short
 from page_posteriors import condense_table, evidence_table
+from page_tables import serving_table, tables_table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -68,6 +69,28 @@ an ONNX file; *smaller* is in bytes. *By hand* is the same net trained in a plai
 the teacher's predictions at the training rows; *AutoGluon* (`--autogluon PYTHON`) is its own
 distillation of the same teacher into a net with about as many weights. Both hold out rows and
 choose the weights that do best on them, AutoGluon by the true labels.
+"""
+
+REAL_TABLES = """\
+## Real tables
+
+`python benchmarks/tables.py`: tables that come with packages, at most 20,000 rows of each, and one
+teacher a table; `compress` with its defaults. Figures are means over the test rows of the folds.
+*Fidelity* is agreement with the teacher, or R² to it; *distance* is KL, or 1 − R². *Labels* is a
+small LightGBM of the true labels alone, in a file no larger than the student, *soft labels* one of
+the teacher's outputs. *Loss* is the log loss on true labels, or 1 − R²; its difference from the
+teacher's has an error over test rows. *AP retained* is the student's average precision of the
+rarest class divided by the teacher's. CPU seconds are those of `compress`. Where the teacher is a
+LightGBM, the model of the labels is the same algorithm on the same rows and follows the same noise:
+it is hard to be nearer than that.
+"""
+
+SERVING = """\
+## One row at a time
+
+`python benchmarks/serving.py`: every form of a student (50, 30) beside compiled forms of its
+teacher, on 40 columns, with one thread. Figures are CPU time, medians of rounds; those of the
+header are of a loop in C. Forms of the teacher get encoded numbers.
 """
 
 PREDICT = """\
@@ -241,6 +264,10 @@ def main() -> None:
     r"""Write the page."""
     sections = []
     for part, head in PARTS.items():
+        if part == "predict":  # after what is compressed
+            results = HERE.parent / "experiments" / "results"
+            sections += [REAL_TABLES, tables_table(results / "tables" / "full")]
+            sections += [SERVING, serving_table(results / "serving.json")]
         if files := sorted((HERE / "results").glob(f"{part}-*.json*")):
             sections += [head, *map(TABLES.get(part, table), files)]
     text = "\n\n".join(part.rstrip() for part in (HEAD, *sections))

@@ -5,7 +5,7 @@ each model to the teacher (agreement, or R²), its distance (KL, or 1 − R²), 
 (log loss, or 1 − R²) and the average precision of the rarest class. The others are small LightGBM
 models in files no larger than the student, of the labels alone and of the teacher's outputs, and
 with `--autogluon PYTHON`, an interpreter that has it, AutoGluon's distillation in the first fold.
-A table whose result is in the folder is not measured again; `--quick` measures the first fold.
+A fold whose result is in the folder is not measured again; `--quick` measures the first one.
 
     python benchmarks/tables.py [--quick] [--only NAME ...] [--run NAME] [--autogluon PYTHON]
 """
@@ -16,7 +16,6 @@ import argparse
 import json
 import logging
 import os
-import statistics
 import time
 import warnings
 from importlib.metadata import version
@@ -27,6 +26,7 @@ import numpy as np
 import table_data
 import torch
 from compress_others import by_autogluon
+from page_tables import COLUMNS, digest, reached
 from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import average_precision_score
@@ -39,31 +39,31 @@ import limbeck
 RESULTS = Path(__file__).parent.parent / "experiments" / "results" / "tables"
 PACKAGES = ("limbeck", "lightgbm", "catboost", "scikit-learn", "pandas", "numpy")
 WIDTH = 38  # of AutoGluon's net: two such layers are about (50, 30)
-MEDIAN, WORST, BELOW = 0.95, 0.90, 2  # of the fidelity; tables that may be below the worst
-SHARES = {"loss": 0.8, "labels": 0.9, "autogluon": 0.8}  # of the tables
-COLUMNS = {
-    "fidelity": "fidelity_student", "labels": "fidelity_labels", "distance": "distance_student",
-    "of labels": "distance_labels", "of soft labels": "distance_soft labels",
-    "of AutoGluon": "distance_autogluon", "loss": "loss_student", "AP retained": "retained",
-    "CPU s": "cpu_seconds", "of them search": "search_seconds", "kB": "kB",
-}  # fmt: skip
 
 
-def measure(name: str, folds: int, autogluon: str | None) -> dict[str, Any]:
-    r"""The result of one table."""
+def measure(name: str, path: Path, folds: int, autogluon: str | None) -> None:
+    r"""Measure the folds of one table that are not in its file, and write each as it is done."""
+    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"folds": []}
+    if len(result["folds"]) >= folds:
+        return
     X, y, task = table_data.load(name)
     kind = TEACHERS[list(table_data.TABLES).index(name) % len(TEACHERS)]
     X = as_categories(X) if kind == "LightGBM" else X
-    began, splits = time.perf_counter(), KFold if task == "regression" else StratifiedKFold
-    parts = list(splits(3, shuffle=True, random_state=0).split(X, y))[:folds]
-    measured = [fold(name, kind, X, y, *part, k, autogluon) for k, part in enumerate(parts)]
-    return {
+    splits = KFold if task == "regression" else StratifiedKFold
+    parts = list(splits(3, shuffle=True, random_state=0).split(X, y))
+    about: dict[str, Any] = {
         "table": name, "package": table_data.TABLES[name].package, "task": task, "teacher": kind,
         "rows": len(X), "columns": X.shape[1],
-        "classes": None if task == "regression" else np.bincount(y).tolist(), "folds": measured,
-        "seconds": time.perf_counter() - began, "machine": machine(),
-        "versions": {package: version(package) for package in PACKAGES},
+        "classes": None if task == "regression" else np.bincount(y).tolist(), "seconds": 0.0,
     }  # fmt: skip
+    result = about | result
+    for k in range(len(result["folds"]), folds):
+        began = time.perf_counter()
+        result["folds"].append(fold(name, kind, X, y, *parts[k], k, autogluon))
+        result["seconds"] += time.perf_counter() - began
+        result |= {"machine": machine(), "versions": {name: version(name) for name in PACKAGES}}
+        path.write_text(json.dumps(result, indent=1, default=float) + "\n", encoding="utf-8")
+        print(f"{name}, fold {k + 1}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def fold(
@@ -127,29 +127,6 @@ def compared(teacher: np.ndarray, p: np.ndarray, labels: np.ndarray) -> dict[str
     }  # fmt: skip
 
 
-def digest(result: dict[str, Any]) -> dict[str, Any]:
-    r"""Means over the folds of one table, and differences from others with their errors.
-
-    Errors are over folds; where there is one fold, over its rows.
-    """
-    values: dict[str, list[Any]] = {}
-    for fold in result["folds"]:
-        own = fold | {"kB": fold["bytes"]["student"] / 1000}
-        own |= {f"{k}_{who}": m[k] for who, m in fold["models"].items() for k in m}
-        own |= {f"- {name}": pair for name, pair in fold["differences"].items()}
-        for name, value in own.items():
-            values.setdefault(name, []).append(value)
-    means = {k: statistics.mean(v) for k, v in values.items() if isinstance(v[0], int | float)}
-    if result["classes"]:
-        student, teacher = (means[f"average_precision_{who}"] for who in ("student", "teacher"))
-        means["retained"] = student / teacher
-    for name in [name for name in values if name.startswith("- ")]:
-        gaps, errors = zip(*values[name], strict=True)
-        error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else errors[0]
-        means[name] = statistics.mean(gaps), error
-    return means
-
-
 def summary(results: list[dict[str, Any]]) -> None:
     r"""A line for each table and the medians; then the targets, and what was reached."""
     failed = {r["table"]: f["error"] for r in results for f in r["folds"] if "error" in f}
@@ -164,18 +141,7 @@ def summary(results: list[dict[str, Any]]) -> None:
     medians = (f"{np.nanmedian(values):.3g}" if values else "" for values in known.values())
     table.add_row("median", "", *medians)
     Console(width=190).print(table)
-    for name, error in failed.items():
-        print(f"{name}, {about[name]}: {error}")
-    fidelity = {name: own["fidelity_student"] for name, own in figures.items()}
-    fidelity |= dict.fromkeys(failed, 0.0)
-    low = [name for name in fidelity if fidelity[name] < WORST]
-    print(f"fidelity: median {statistics.median(fidelity.values()):.3f}, must be {MEDIAN}")
-    print(f"tables below {WORST}: {len(low)}, at most {BELOW}: {', '.join(low)}")
-    for who, share in SHARES.items():
-        pairs = [own[f"- {who}"] for own in figures.values() if f"- {who}" in own]
-        count = sum(gap <= (2 * error if who == "loss" else 0) for gap, error in pairs)
-        rule = "loss no worse than the teacher's" if who == "loss" else f"nearer than {who}"
-        print(f"{rule}: {count} of {len(pairs)} tables, must be {share:.0%}")
+    print("\n".join(reached(results)))
 
 
 def main() -> None:
@@ -193,10 +159,7 @@ def main() -> None:
     results = []
     for name in options.only or table_data.TABLES:
         path = folder / f"{name.replace(' ', '-')}.json"
-        if not path.exists():
-            result = measure(name, 1 if options.quick else 3, options.autogluon)
-            path.write_text(json.dumps(result, indent=1, default=float) + "\n", encoding="utf-8")
-            print(f"{name}: {result['seconds']:.0f} s", flush=True)
+        measure(name, path, 1 if options.quick else 3, options.autogluon)
         results.append(json.loads(path.read_text(encoding="utf-8")))
     summary(results)
 

@@ -29,8 +29,9 @@ class Times(dict[str, list[float]]):
 
 
 def side_by_side(
-    contenders: dict[str, Callable[[], object]], calls: int = 50, rounds: int = 40
-) -> Times:
+    contenders: dict[str, Callable[[], object]], calls: int = 50, rounds: int = 40,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:  # fmt: skip
     r"""Time all contenders in turn, round after round."""
     times = Times({name: [] for name in contenders})
     for call in contenders.values():
@@ -41,11 +42,11 @@ def side_by_side(
             for _ in range(3):
                 call()
             _wait()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls):
                 call()
             _wait()
-            times[name].append((time.perf_counter() - start) / calls)
+            times[name].append((clock() - start) / calls)
     return times
 
 

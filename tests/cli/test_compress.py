@@ -271,3 +271,24 @@ def test_bad_options_are_refused_before_anything_runs(refused, here):
     assert "would be set aside" in refused(*words, "--test-fraction", "1")
     assert "device" in refused(*words, "--device", "moon")
     assert not Path("limbeck-compress").exists()
+
+
+def test_a_column_of_dates_is_read_as_one(limbeck, refused, here):
+    pytest.importorskip("pandas")
+    Path("dated.py").write_text(
+        "import numpy as np\n\n\ndef teacher(rows):\n"
+        "    p = np.where(rows['day'].dt.month > 6, 0.9, 0.1)\n    return np.stack([p, 1 - p], 1)\n"
+    )
+    lines = [f"2026-{1 + k % 12:02d}-{1 + k % 28:02d},{k % 10}" for k in range(84)]
+    Path("dated.csv").write_text("\n".join(["day,x", *lines]))
+    words = ("compress", "dated:teacher", "dated.csv", *QUICK)
+    assert limbeck(*words, "--dates", "day", "--out", "out").code == 0
+    columns = json.loads(Path("out/compression.json").read_text())["format"]["table"]["columns"]
+    assert [column["kind"] for column in columns] == ["date", "whole number"]
+    found = limbeck("label", "dated:teacher", "dated.csv", "--dates", "day")
+    assert found.code == 0, found.err
+    assert "--dates" in refused(*words, "--dates", "d")
+    assert "its values are numbers" in refused(*words, "--dates", "x")
+    Path("words.csv").write_text("day,x\n" + "no date,1\n" * 30)
+    words = ("compress", "dated:teacher", "words.csv", *QUICK)
+    assert "--dates" in refused(*words, "--dates", "day")

@@ -390,3 +390,25 @@ def test_a_bad_student_costs_no_query(student):
     with refused("student"):
         lb.compress(teacher, np.random.default_rng(0).normal(size=(300, 3)), student)
     assert not queried
+
+
+def test_labels_of_the_wrong_length_are_refused_before_anything_is_computed(monkeypatch):
+    calls = []
+
+    def teacher(x):
+        calls.append(len(x))
+        return np.stack([np.full(len(x), 0.3), np.full(len(x), 0.7)], 1)
+
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    result = lb.compress(
+        teacher, x, (2,), inputs="data", steps=2, task="classification", progress=False,
+    )  # fmt: skip
+    calls.clear()
+    with refused("labels", "59 labels", expected="each of 60 rows"):
+        result.report(x[:20], labels=np.arange(59) % 2)
+    assert not calls
+    monkeypatch.setattr(type(result), "on_labels", lambda *_: pytest.fail("trained"))
+    with refused("y", r"shape \(19,\)"):
+        result.report(x[:20], np.arange(19) % 2, labels=np.arange(60) % 2)
+    with refused("sample_weight"):
+        result.report(x[:20], labels=np.arange(60) % 2, sample_weight=np.ones(21))

@@ -188,3 +188,20 @@ def test_a_student_of_few_rows_is_unchecked(n):
     assert sum(note.startswith("Unchecked") for note in few.notes) == 1
     more = lb.compress(forest, X, (4,), **QUICK)
     assert not any(note.startswith("Unchecked") for note in more.notes)
+
+
+def test_a_column_like_ids_is_warned_of(frame):
+    numbers = np.random.default_rng(1).permutation(200)
+    named = {"user_id": numbers, "customerID": numbers, "row": np.arange(200), "Id": numbers}
+    for name, values in named.items():
+        table = frame.assign(**{name: values})
+        with warns_about(f"{name!r}", "like ids", f"drop=[{name!r}]"):
+            result = lb.compress(half, table, (4,), **QUICK)
+        assert any("like ids" in note for note in result.notes)
+    others = {"paid": numbers, "number": numbers, "code_id": numbers // 2, "n": numbers / 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = [lb.compress(half, frame.assign(**others), (4,), **QUICK)]
+        table = frame.assign(user_id=numbers)  # the user's own choice
+        results.append(lb.compress(half, table, (4,), table=lb.Table(table), **QUICK))
+    assert not [note for result in results for note in result.notes if "like ids" in note]

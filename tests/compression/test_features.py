@@ -1,13 +1,11 @@
-r"""Features that are computed once before the training, and knots of arrays."""
+r"""Students of raw rows, and knots of arrays."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import limbeck as lb
-from limbeck.compression import training as trainer
 
 RANDOM = np.random.default_rng(0)
 X = np.column_stack([RANDOM.normal(size=(600, 3)), np.full(600, 7.0), RANDOM.integers(0, 2, 600)])
@@ -18,42 +16,6 @@ FEW = dict(inputs="munge", pool=1500, steps=60, device="cpu", progress=False)
 @pytest.fixture(scope="module")
 def forest():
     return RandomForestClassifier(20, random_state=0).fit(X, Y)
-
-
-def words(count):
-    return RANDOM.permutation([f"w{k % count}" for k in range(600)])
-
-
-TABLES = {
-    "numbers": pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}),
-    "an embedding": pd.DataFrame({"a": X[:, 0], "b": words(3), "c": words(30)}),
-    "embeddings alone": pd.DataFrame({"a": words(20), "b": words(30)}),
-    "gaps": pd.DataFrame({"a": np.where(X[:, 1] > 1, np.nan, X[:, 0]), "b": words(25)}),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_features_computed_once_give_the_student_of_the_whole_step(monkeypatch, name):
-    df = TABLES[name]
-    scores = RANDOM.normal(size=(len(df), 3))
-
-    def teacher(rows):
-        return np.abs(scores[: len(rows)]) / np.abs(scores[: len(rows)]).sum(1, keepdims=True)
-
-    settings = FEW | {"inputs": "data", "task": "classification"}
-    once = lb.compress(teacher, df, (6,), **settings)
-    monkeypatch.setattr(trainer, "_has_fixed_features", lambda *_: False)
-    each = lb.compress(teacher, df, (6,), **settings)
-    assert once.student.state_dict().keys() == each.student.state_dict().keys()
-    np.testing.assert_allclose(once.predict_proba(df), each.predict_proba(df), atol=2e-4)
-
-
-def test_features_of_arrays_computed_once_give_the_same_student(forest, monkeypatch):
-    far = X + np.array([1.7e9, 0, 0, 0, 0])  # whose digits float32 does not have
-    once = lb.compress(lambda x: forest.predict_proba(x - far[0] + X[0]), far, (6,), **FEW)
-    monkeypatch.setattr(trainer, "_has_fixed_features", lambda *_: False)
-    each = lb.compress(lambda x: forest.predict_proba(x - far[0] + X[0]), far, (6,), **FEW)
-    np.testing.assert_allclose(once.predict_proba(far), each.predict_proba(far), atol=2e-4)
 
 
 def test_metrics_are_given_the_student_of_raw_rows(forest):

@@ -11,6 +11,8 @@ import limbeck as lb
 from limbeck.compression import selection
 from limbeck.compression.students import Forest, tree_encoder
 from limbeck.models.tree_fit import LightGBMGrower, SklearnGrower, fit_boosted, tree_grower
+from limbeck.teachers import fingerprints
+from limbeck.teachers.row_teacher import FunctionTeacher
 from tests.refusals import refused
 
 pytest.importorskip("lightgbm")
@@ -131,6 +133,18 @@ def test_the_default_is_a_forest_where_that_is_nearer():
     assert {"student", "divergence", "bytes"} <= result.tried[-1].keys()
 
 
+def test_no_student_of_more_than_half_of_the_teachers_bytes_is_tried(monkeypatch):
+    options = {"task": "regression", "progress": False, "device": "cpu", "engine": "eager"}
+    options |= {"inputs": "auto", "pool": 1000}
+    monkeypatch.setattr(selection, "NEAR", 0.0)
+    for size, tried in ((10**9, True), (1000, False)):
+        monkeypatch.setattr(FunctionTeacher, "bytes", lambda self, size=size: size)
+        result = lb.compress(stairs, X, **options)
+        assert any("boosted" in str(trial.get("student")) for trial in result.tried) == tried
+        assert any("student" in trial for trial in result.tried) == tried
+    assert result.recipe.student == (50, 30)
+
+
 FEW = {"task": "regression", "progress": False, "device": "cpu", "engine": "eager", "pool": 1000}
 
 
@@ -191,7 +205,7 @@ def test_budgets_that_admit_nothing_and_budgets_of_a_given_student_are_refused()
 def test_a_slow_student_is_not_taken(monkeypatch):
     slow = {"8": 10.0, "16": 10.0}
     monkeypatch.setattr(
-        selection, "one_row", lambda small: slow.get(str(_width(small.student)), 99.0)
+        selection, "one_row", lambda a: slow.get(str(_width(a.result.student)), 99.0)
     )
     result = lb.compress(
         stairs, X, "auto", task="regression", inputs="data", steps=5, max_latency=50,
@@ -218,7 +232,7 @@ def test_a_poor_student_is_said_to_be_poor(tmp_path):
     settings = {"progress": False, "device": "cpu", "steps": 1, "engine": "eager"}
     result = lb.compress(stairs, X, (2,), task="regression", pool=1000, **settings)
     (note,) = [note for note in result.notes if note.startswith("Doubtful")]
-    parts = selection._compared(result.problem, result)
+    parts = selection.Attempt(result.problem, result.recipe, result).compared()
     assert len(parts) == 2  # rows, and mixtures of them
     fidelity = max(1 - ((t - p) ** 2).mean() / t.var() for t, p in parts)
     assert f"an R² of at most {fidelity:.3f}" in note
@@ -244,6 +258,39 @@ def test_a_rare_class_that_is_ranked_badly_is_named():
     assert any("'fraud'" in note and "average precision" in note for note in result.notes)
 
 
+def test_a_class_too_rare_to_check_is_named():
+    def rare(x):
+        p = np.where(x[:, 0] > np.quantile(X[:, 0], 0.99), 0.9, 0.001)
+        return np.stack([1 - p, p], 1)
+
+    result = lb.compress(
+        rare, X, (2,), task="classification", classes=["no", "fraud"], progress=False, device="cpu",
+        steps=1, pool=len(X),
+    )  # fmt: skip
+    expected = result.problem.compared_targets[: len(result.problem.held_out), 1].sum()
+    assert expected < selection.MIN_EXPECTED
+    (note,) = [note for note in result.notes if note.startswith("Unchecked")]
+    assert f"'fraud' ({expected:.2g})" in note
+    assert "'no'" not in note
+    assert note in str(result)
+
+
+def test_a_student_larger_than_its_teacher_is_told():
+    from sklearn.tree import DecisionTreeClassifier
+
+    stump = DecisionTreeClassifier(max_depth=1).fit(X, X[:, 0] > 0)
+    options = {"progress": False, "device": "cpu", "inputs": "data", "steps": 5}
+    result = lb.compress(stump, X, **options)
+    (note,) = [note for note in result.notes if "its teacher" in note]
+    own, other = (
+        fingerprints.module_bytes(result.student), result.problem.teacher.bytes()
+    )  # fmt: skip
+    assert own > other
+    assert f"{own:,} bytes" in note
+    assert f"{other:,}" in note
+    assert not lb.compress(stump, X, (50, 30), **options).notes  # the user's own choice
+
+
 @pytest.mark.usefixtures("quick_flows")
 def test_a_teacher_that_memorised_its_rows_is_followed_elsewhere():
     from sklearn.ensemble import RandomForestClassifier
@@ -255,7 +302,7 @@ def test_a_teacher_that_memorised_its_rows_is_followed_elsewhere():
     result = lb.compress(forest, x, progress=False, device="cpu")
     rows, mixed = (
         selection._scores("classification", *part)[1]
-        for part in selection._compared(result.problem, result)
+        for part in selection.Attempt(result.problem, result.recipe, result).compared()
     )
     new = rng.normal(size=(2000, 4))
     agreement = (result.predict(new) == forest.predict(new)).mean()

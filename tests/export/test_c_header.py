@@ -14,7 +14,8 @@ from limbeck.compression.students import predictions
 from limbeck.export import c_header, export
 from limbeck.export.c_header import c_arguments, prefix
 from limbeck.export.parts import categories_of, encoded_inputs
-from tests.export.students import NUMPY, net, rows
+from limbeck.models.table_encoder import TableEncoder
+from tests.export.students import NUMPY, net, rows, seeded
 from tests.refusals import raises_about, refused
 
 pd = pytest.importorskip("pandas")
@@ -75,6 +76,28 @@ def test_nets_and_trees_give_what_torch_gives(tmp_path, name):
     wide = student.double()
     path = export(wide, tmp_path / "wide.h", input_shape=shape)
     assert "double *y" in path.read_text()
+
+
+@needs_compiler
+def test_sums_between_knots_are_those_of_all_features(tmp_path):
+    knots = [[-1.0, 0.0, 0.5, 2.0], [], [3.0, 4.0, 7.0]]
+    numbers = [("0", None, 0.2, 1.5, 0.0), ("2", None, -1.0, 2.0, 0.0), ("3", None, 5.0, 3.0, 0.0)]
+    encoder = TableEncoder(numbers, [], knots=knots, columns=4)
+    student = lb.Preprocessed(
+        lb.MLP(encoder.width, 6, 3, generator=seeded()), encoder=encoder
+    ).eval()
+    path = export(student, tmp_path / "s.h", input_shape=(4,))
+    x = torch.randn(200, 4, generator=seeded()) * 3
+    x[:12, 0] = torch.tensor([-9.0, -1.0, 0.0, 0.5, 2.0, 9.0] * 2)  # knots, and beyond all
+    x[:12, 3] = torch.tensor([-9.0, 3.0, 4.0, 7.0, 9.0, 3.5] * 2)
+    x[12, 3] = torch.nan
+    with torch.no_grad():
+        expected = student(x).numpy()
+    run = compiled(path, lb.export.portable(student, (4,)))
+    np.testing.assert_allclose(run(3, x=x.numpy()), expected, rtol=1e-5, atol=1e-5)
+    assert np.isnan(expected[12]).all()
+    text = path.read_text()
+    assert f"weight1[{3 * 8}]" in text  # of the numbers alone
 
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).numpy()

@@ -1,6 +1,7 @@
 r"""Model cards tell what it is, what goes in and out, how it was made, and when to doubt."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,15 @@ def test_doubts_of_the_result_are_in_its_card():
     for reason in result.diagnostics.reasons:
         assert markdown(reason) in doubts
     assert "chains that had not mixed" in doubts
+
+
+def test_plain_notes_are_no_doubts():
+    result = replace(compressed(), notes=["Note: numbers are codes.", "Doubtful: it is far off."])
+    text = card(result)
+    doubts = text.split("## When not to trust it")[1]
+    assert "it is far off" in doubts
+    assert "numbers are codes" not in doubts
+    assert "numbers are codes" in text.split("## How it was made")[1].split("## ")[0]
 
 
 def test_columns_of_a_table_are_told_for_each_format(tmp_path):

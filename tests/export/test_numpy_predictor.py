@@ -231,6 +231,28 @@ def test_moments_are_read_with_their_fractions_of_seconds():
         assert not codes.size
 
 
+def test_dates_come_in_lists_of_any_kind_with_gaps():
+    moments = pd.Series(pd.date_range("2024-02-29", periods=5, freq="36h"))
+    df = pd.DataFrame({"moment": moments, "some": moments.mask([False, True, False, True, False])})
+    table = lb.Table(df)
+    script: dict = {"np": np, "COLUMNS": [c.spec() for c in table.varying]}
+    exec(READER, script)
+    expected = script["read"](df)
+    kinds = {
+        "pandas": list(df.some),  # with NaT
+        "None": [None if pd.isna(v) else v for v in df.some],
+        "NaN": [np.nan if pd.isna(v) else v.to_pydatetime() for v in df.some],
+        "NumPy": list(df.some.to_numpy()),
+        "zoned": list(df.some.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")),
+        "objects": df.some.astype(object),
+        "text": [None if pd.isna(v) else str(v) for v in df.some],
+    }
+    for kind, given in kinds.items():
+        found = script["read"]({"moment": list(moments), "some": given})
+        for part, whole in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(part, whole, err_msg=kind)
+
+
 class Own(nn.Module):
     output_form = "logits"
 

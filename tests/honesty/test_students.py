@@ -12,8 +12,9 @@ from sklearn.linear_model import LinearRegression
 from torch import nn
 
 import limbeck as lb
-from limbeck.compression.compress import _ranks
+from limbeck.compression.compress import _split
 from limbeck.compression.dispatch import as_row_teacher
+from limbeck.compression.rows import read_rows
 from limbeck.normalization.bridge import _solve
 from limbeck.teachers.fingerprints import of_module
 
@@ -91,11 +92,12 @@ def test_code_of_a_module_is_part_of_its_fingerprint(monkeypatch):
     assert of_module(Net()) != with_function
 
 
-def test_equal_rows_have_one_place_in_an_order():
-    order, equal = torch.randperm(200), np.repeat(np.arange(25), 8)
-    places = _ranks(order, equal)
-    assert len(np.unique(places)) == 25
-    assert all(len(np.unique(places[equal[order.numpy()] == k])) == 1 for k in range(25))
+def test_equal_rows_are_all_held_out_or_all_learned_from():
+    few = np.repeat(RNG.normal(size=(25, 3)), 8, axis=0)
+    learn, held_out = _split(read_rows(few), 0.3, 0, None)
+    assert len(held_out) >= 60
+    assert len(learn) + len(held_out) == 200
+    assert not set(learn // 8) & set(held_out // 8)
 
 
 def test_rows_that_are_equal_are_not_held_out_from_themselves():
@@ -106,6 +108,22 @@ def test_rows_that_are_equal_are_not_held_out_from_themselves():
 
     result = lb.compress(teacher, few, task="regression", steps=400, seed=0, progress=False)
     assert any(note.startswith("Doubtful") for note in result.notes), result.notes
+
+
+def test_rows_that_are_equal_by_chance_are_held_out_as_new_ones_come():
+    def teacher(x):
+        return x.sum(1)
+
+    few = RNG.integers(0, 4, size=(2000, 3))  # 64 different rows
+    options = {"inputs": "auto", "steps": 5, "task": "regression", "progress": False}
+    problem = lb.compress(teacher, few, (2,), **options).problem
+    assert len(problem.held_out) == 200
+    held_out, learned = (set(map(tuple, few[k])) for k in (problem.held_out, problem.index))
+    assert held_out <= learned
+    bits = np.repeat(RNG.integers(0, 2, size=(50, 60)), 20, axis=0)  # so many are equal as copies
+    problem = lb.compress(teacher, bits, (2,), **options).problem
+    held_out, learned = (set(map(tuple, bits[k])) for k in (problem.held_out, problem.index))
+    assert not held_out & learned
 
 
 def test_an_output_that_is_lost_among_others_is_told():

@@ -85,3 +85,10 @@ def test_it_prints_a_table_and_draws(tmp_path):
 def test_temperatures_that_are_none_are_refused(wrong):
     with refused("temperatures"):
         lb.free_energy_curve(lb.Energy(lambda x: x.sum(1), lb.Binary(4)), wrong)
+
+
+def test_one_temperature_is_named_as_one():
+    target = lb.Energy(lattice, lb.Spins(3, 3))
+    curve = lb.free_energy_curve(target, [2.0], samples=200, ladders=4, progress=False)
+    assert "at the temperature 2" in curve.sentence()
+    assert "1 temperatures" not in str(curve)

@@ -3,6 +3,7 @@ r"""Parallel tempering: log Z by MBAR with errors that hold, exchanges, and mode
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,3 +146,10 @@ def test_few_draws_are_doubtful():
     z = tempered(TARGETS["RBM"], samples=20, burn_in=0)
     assert z.verdict.state == "doubtful"
     assert table(TARGETS["RBM"])[2] == pytest.approx(z.value, abs=1.0)
+
+
+@pytest.mark.parametrize(("arrivals", "words"), [(0, "0 states"), (1, "1 state "), (2, "2 states")])
+def test_few_arrivals_are_counted_in_words(arrivals, words):
+    run = SimpleNamespace(arrivals=arrivals, swap_rates=lambda: [0.5])
+    (doubt,) = Replicas.doubts(run)
+    assert words in doubt

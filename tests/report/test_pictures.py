@@ -214,7 +214,7 @@ def test_images_on_which_both_differ_are_drawn_from_white_to_black():
         (pictures.log_z, "compress", "a result without log Z"),
         (pictures.samples, "logz", "a result without samples"),
         (pictures.features, "ring", "a result without features"),
-        (pictures.examples, "table", "without rows on which both differ"),
+        (pictures.examples, "table", "rows .* are no images"),
     ],
 )
 def test_what_a_result_has_not_is_said(draw, name, message):
@@ -227,3 +227,16 @@ def test_what_is_no_result_is_refused():
         pictures.learning({})
     with refused("model", expected="did you mean 'teacher'"):
         pictures.samples(making.saved("ring"), model="techer")
+
+
+def test_rows_that_are_no_images_are_said_to_differ():
+    saved = making.saved("compress")
+    count = len(saved.content["fidelity"]["disagreements"])
+    assert count
+    arrays = {name: a for name, a in saved.arrays.items() if name != "disagreement_rows"}
+    with refused("saved", f"whose {count} rows .* are no images"):
+        pictures.examples(saved._replace(arrays=arrays))
+    equal = saved.content["fidelity"] | {"disagreements": []}
+    content = saved.content | {"fidelity": equal}
+    with refused("saved", "without rows on which both differ"):
+        pictures.examples(saved._replace(arrays=arrays, content=content))

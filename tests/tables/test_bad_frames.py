@@ -57,7 +57,7 @@ BAD = {
     ("df['x']", r"numbers of up to 1e\+300"): {"x": [1.0, 1e300]},
     ("df['x']", "values of kind mixed"): {"x": [[1], [2]]},
     ("df['x']", "values of kind mixed-integer"): {"x": [1, "a"]},
-    ("df['x']", "values of kind complex128"): {"x": [1j, 2]},
+    ("df['x']", "values of kind complex"): {"x": [1j, 2]},
     ("df['x']", "values of kind timedelta64"): {"x": pd.to_timedelta([1, 2], unit="s")},
     ("df['x']", "categories of type Interval"): {"x": pd.cut([1, 2, 3], 2)},
     ("df['x']", "categories of type int, str"): {"x": pd.Categorical([1, "a"])},

@@ -219,3 +219,30 @@ def test_model_files(xgboost, lightgbm, catboost, tmp_path) -> None:
         as_row_teacher(other, X).fingerprint()
         != as_row_teacher(tmp_path / "model.json", X).fingerprint()
     )
+
+
+def test_catboost_with_categories_is_fitted_anew(catboost):
+    import pandas as pd
+    from sklearn.base import clone
+
+    import limbeck as lb
+    from limbeck.teachers.estimators import cloned
+
+    towns = np.random.default_rng(1).choice(["Leith", "Perth"], 300)
+    df = pd.DataFrame({"town": towns, "age": np.arange(300) % 50})
+    y = ((df.age > 20) ^ (df.town == "Leith")).astype(int).to_numpy()
+    options = {"iterations": 10, "verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    model = catboost.CatBoostClassifier(cat_features=["town"], **options)
+    with pytest.raises(RuntimeError):
+        clone(model)  # scikit-learn refuses it
+    fitted = catboost.CatBoostClassifier(cat_features=["town"], **options).fit(df, y)
+    again = cloned(fitted).fit(df[:200], y[:200])  # from nothing, not from the fitted trees
+    first = cloned(model).fit(df[:200], y[:200])
+    np.testing.assert_allclose(again.predict_proba(df), first.predict_proba(df))
+    assert fitted.tree_count_ == again.tree_count_ == 10
+    quick = {"student": (4,), "inputs": "data", "steps": 5}
+    small = clone(lb.DistilledClassifier(model, **quick)).fit(df, y)
+    assert small.teacher_.is_fitted()
+    assert not model.is_fitted()
+    result = lb.compress(fitted, df, labels=y, teacher_folds=2, progress=False, **quick)
+    assert len(result.problem.targets) == len(df)

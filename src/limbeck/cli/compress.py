@@ -151,11 +151,11 @@ def compress(
 
     model = _load_teacher(given.teacher, given.trust_pickle)
     drop, max_queries = given.drop, given.max_queries
-    train_rows = files.read_rows(given.data, "data", label, drop, sample_weight)
+    train_rows = files.read_rows(given.data, "data", label, drop, sample_weight, given.dates)
     if test is None:
         train_rows, test_rows = files.split_rows(train_rows, test_fraction, common.seed, "data")
     else:
-        test_rows = files.read_rows(test, "--test", label, drop, sample_weight)
+        test_rows = files.read_rows(test, "--test", label, drop, sample_weight, given.dates)
         if hasattr(train_rows.x, "columns") and hasattr(test_rows.x, "columns"):
             columns = list(train_rows.x.columns)
             if missing := [str(name) for name in columns if name not in test_rows.x.columns]:
@@ -230,7 +230,8 @@ def label(
     if out.suffix.lower() != ".csv":
         raise ArgumentError("--out", str(out), "a name that ends in .csv")
     loaded, options = _load_teacher(given.teacher, given.trust_pickle), given.passed()
-    x = _teacher_rows(files.read_rows(given.data, "data", None, given.drop).x, loaded, given.rows)
+    read = files.read_rows(given.data, "data", None, given.drop, dates=given.dates)
+    x = _teacher_rows(read.x, loaded, given.rows)
     about = {name: options.pop(name) for name in ("task", "teacher_output", "onnx_output")}
     query, names = Query(**options, progress=not quiet), _class_names(given.classes)
     with interrupt_after_step():

@@ -107,7 +107,7 @@ class Rows(NamedTuple):
 
 def read_rows(
     path: Path, argument: str, label: str | None = None, drop: Sequence[str] | None = None,
-    weight: str | None = None,
+    weight: str | None = None, dates: Sequence[str] | None = None,
 ) -> Rows:  # fmt: skip
     r"""The rows of a file; `label` and `weight` are columns, or arrays of an npz file."""
     import numpy as np
@@ -116,15 +116,17 @@ def read_rows(
     is_frame, is_npz = hasattr(data, "columns"), isinstance(data, dict)
     left_out = [(name, "--drop") for name in drop or []]
     left_out += [(name, option) for option, name in named.items() if name is not None]
-    if left_out and not is_frame and (drop or not is_npz):
+    columns = [*left_out, *((name, "--dates") for name in dates or [])]
+    if columns and not is_frame and (drop or dates or not is_npz):
         expected = "a CSV or Parquet file, for columns by name (an npz file for labels)"
-        raise ArgumentError(left_out[0][1], f"{path}, of columns without names", expected)
-    for name, option in left_out:
+        raise ArgumentError(columns[0][1], f"{path}, of columns without names", expected)
+    for name, option in columns:
         if name not in (data.columns if is_frame else data):
             error = ArgumentError.unknown(option, name, map(str, data))
             raise ArgumentError(option, error.received, f"a column of {path}: {error.expected}")
     y, weights = (None if name is None else np.asarray(data[name]) for name in named.values())
     if is_frame:
+        data = data.assign(**{name: _as_dates(data[name], path) for name in dates or []})
         data = data.drop(columns=[name for name, _ in left_out])
     elif is_npz:  # rows are X, or the only other array
         arrays = {name: part for name, part in data.items() if name not in named.values()}
@@ -140,6 +142,19 @@ def read_rows(
             received = f"{part.size} values in {path}"
             raise ArgumentError(option, received, f"one for each of {len(data)} rows")
     return Rows(data, y, weights)
+
+
+def _as_dates(column: pd.Series, path: Path) -> pd.Series:
+    r"""A column of dates as text, as dates."""
+    import pandas as pd
+
+    try:
+        if pd.api.types.is_numeric_dtype(column.dtype):  # which would be nanoseconds since 1970
+            raise ValueError("its values are numbers")
+        return pd.to_datetime(column)
+    except (ValueError, TypeError, OverflowError) as error:
+        received = f"{column.name!r} of {path}, unreadable: {str(error).splitlines()[0]}"
+        raise ArgumentError("--dates", received, "a column of dates such as 2026-11-19") from error
 
 
 def read_data(path: Path, argument: str) -> Any:

@@ -59,6 +59,9 @@ TrainingOption = partial(Option, None, rich_help_panel="Training")
 
 Debug = Annotated[bool, PrintOption("--debug", help="Show a traceback if something fails.")]
 Drop = Annotated[list[str] | None, Option(help="A column to drop; can be repeated.")]
+Dates = Annotated[
+    list[str] | None, Option(help="A column of dates, which files hold as text; can be repeated.")
+]
 QueryOption = partial(Option, rich_help_panel="Slow and remote teachers")
 Preset = Annotated[str, Option(help="auto, or thesis for the source text's settings.")]
 Target = Annotated[str, Argument(help="An RBM's file (.npz, .mat, .safetensors), or module:name.")]
@@ -71,6 +74,7 @@ class TeacherOptions:
     teacher: str = Argument(help="module:name of your own code, or a model's file, such as .onnx.")
     data: Path = Argument(help="Rows: a CSV, Parquet, npy or npz file.")
     drop: Drop = None
+    dates: Dates = None
     rows: str = Option("auto", help="What the teacher accepts: frame, array, or auto.")
     classes: str | None = Option(None, help="Names of the teacher's classes, such as no,yes.")
     trust_pickle: bool = Option(False, "--trust-pickle", help="Read a pickle; it may run any code.")

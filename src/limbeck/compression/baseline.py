@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import X, join, part_of, rows
+from limbeck.arrays import X, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.compression.students import Fitted, predictions, student_inputs, tree_encoder
-from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe, take
+from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
+from limbeck.teachers.keys import select
 from limbeck.teachers.stored import Stored
 from limbeck.training.distill import train
 from limbeck.training.result import Result
@@ -38,26 +39,14 @@ MAX_ROUNDS, MIN_ROWS = 500, 40  # of boosted trees: rounds at most, and labelled
 
 def train_on_labels(problem: Problem, recipe: Recipe, labels: object) -> tuple[Result, Problem]:
     r"""The student of a recipe, trained on labels alone, and the problem that it solves."""
-    x, index, teacher = problem.x, problem.index.numpy(), problem.teacher
-    if problem.held_out is not None:
-        # any others are mixtures of these
-        x = join([x, part_of(problem.held_out, 0, problem.held_out_count)])
-    weights = problem.row_weights
-    n = rows(x) if weights is None else len(weights)
-    used = np.arange(n) if weights is None else np.flatnonzero(weights)
-    if problem.held_out is not None:
-        index = np.concatenate([index, np.setdiff1d(used, index)])
-    y = as_labels(labels, n)[index]
-    known = np.flatnonzero(~unlabelled(y, teacher.classes).reshape(len(y), -1).any(1))
+    teacher, y = problem.teacher, as_labels(labels, rows(problem.data.x))
+    index = np.concatenate([problem.index, problem.held_out])
+    known = index[~unlabelled(y[index], teacher.classes).reshape(len(index), -1).any(1)]
     if not len(known):
-        raise ArgumentError("labels", f"{len(y)} missing ones", "labels of some rows at least")
-    targets = mix_labels(np.zeros((len(known), teacher.outputs)), y[known], 1.0, teacher.classes)
-    labelled = replace(
-        problem, x=take(x, torch.as_tensor(known)), index=torch.arange(len(known)), held_out=None,
-        labels=y[known], loss=trainer.default_loss(teacher.task),
-        row_weights=None if weights is None else weights[index][known],
-    )  # fmt: skip
-    labelled.targets = targets
+        raise ArgumentError("labels", f"{len(index)} missing ones", "labels of some rows at least")
+    loss, nobody = trainer.default_loss(teacher.task), np.zeros((len(known), teacher.outputs))
+    labelled = replace(problem, index=known, held_out=index[:0], labels=y, loss=loss)
+    labelled.targets = mix_labels(nobody, y[known], 1.0, teacher.classes)
     # settings that concern the student's own training
     names = ("callbacks", "checkpoint", "held_out", "patience", "every", "seconds")
     nothing: dict[str, Any] = dict.fromkeys(names)
@@ -128,11 +117,11 @@ def _network(
             lowest = entry["held_out"], {name: value.detach().clone() for name, value in state}
 
     if len(held_out):
-        source = Dataset(take(x, held_out), y=values[held_out].numpy())
+        source = Dataset(select(x, held_out), y=values[held_out].numpy())
         every = max(1, steps // 50)
         training = replace(training, held_out=source, patience=8, every=every, callbacks=keep_best)
     weight = None if problem.weight is None else problem.weight[learn]
-    teacher, inputs = Stored(values[learn], problem.form), Dataset(take(x, learn), weight=weight)
+    teacher, inputs = Stored(values[learn], problem.form), Dataset(select(x, learn), weight=weight)
     result = train(teacher, student, inputs, problem.loss, training)
     if lowest[1]:
         student.load_state_dict(lowest[1])
@@ -151,7 +140,7 @@ def _best_size(problem: Problem, student: Fitted) -> Fitted:
     weight = np.ones(len(targets)) if problem.weight is None else problem.weight
     for fold in _folds(problem, student.seed):
         learn = np.setdiff1d(np.arange(len(targets)), fold)
-        x, other = take(problem.x, learn), take(problem.x, fold)
+        x, other = select(problem.x, learn), select(problem.x, fold)
         for place, size in enumerate(sizes):
             model = replace(size, encoder=encoder).fit(x, targets[learn], weight[learn])
             error = (predictions(model, other, task) - targets[fold]) ** 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -12,29 +13,30 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import as_weights, join, rows
+from limbeck.arrays import X, as_dict, as_weights, rows
 from limbeck.compression import selection
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.dispatch import as_row_teacher
-from limbeck.compression.generators import fresh
-from limbeck.compression.rows import ArrayFormat, Rows, read_rows
+from limbeck.compression.fidelity.cost import bytes_on_disk
+from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
 from limbeck.compression.selection import DEFAULT
 from limbeck.compression.students import check_student, predictions
-from limbeck.compression.training import Problem, Recipe, is_auto, take
+from limbeck.compression.training import Problem, Recipe, is_auto
 from limbeck.errors import ArgumentError, shown, warn
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.outputs import FORMS
+from limbeck.tables.reading import id_columns
 from limbeck.tables.table import Table
 from limbeck.teachers.cache import TeacherCache, as_cache
 from limbeck.teachers.folds import as_labels, mix_labels
-from limbeck.teachers.keys import as_rows, row_keys, select
+from limbeck.teachers.keys import distinct, row_keys, select
 from limbeck.teachers.query import Query, TeacherError
-from limbeck.teachers.row_teacher import TASKS, RowTeacher
+from limbeck.teachers.row_teacher import TASKS
 from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
@@ -148,8 +150,7 @@ def compress(
     if not is_auto(student):
         check_student(student)
     decided = ("steps", "held_out", "precompute", "seed")
-    defaults: dict[str, Any] = {"seed": seed, "progress": progress}
-    training = Training.from_options(options, decided, compress, **defaults)
+    training = Training.from_options(options, decided, compress, seed=seed, progress=progress)
     ignored = None
     if unused := _unused_columns(teacher, X):
         names = ", ".join(map(repr, unused[:5])) + (", …" if len(unused) > 5 else "")
@@ -158,10 +159,12 @@ def compress(
             raise ArgumentError("table", received, "columns that the teacher knows, by drop=")
         ignored = f"Note: the teacher was not fitted on {names} of X; the student leaves that out."
         X = X[[column for column in X.columns if column not in unused]]  # type: ignore[attr-defined, index]
-    data = read_rows(X, table)
+    data, like_ids = read_rows(X, table), None
+    if table is None and isinstance(data.format, TableFormat) and data.format.array is None:
+        like_ids = _id_note(data)
     labels, n = data.labels if labels is None else labels, rows(data.x)
     array = None if labels is None else as_labels(labels, n)
-    examples = select(as_rows(data.given), np.arange(min(100, n)))
+    examples = select(data.given, np.arange(min(100, n)))
     query = Query(
         as_cache(cache), cache_key, teacher_batch, retries, retry_on, progress,
         max_queries=max_queries, queries_per_second=queries_per_second,
@@ -185,28 +188,24 @@ def compress(
         leak = _label_column(data.given, array)
     elif teacher_folds is not None:
         raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
-    if leak is not None:
-        warn(leak)
+    for text in filter(None, (like_ids, leak)):
+        warn(text)
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)
-
-    def make_problem(weights: np.ndarray | None) -> Problem:
-        fraction = held_out_fraction if compared else 0.0
-        problem = _split(data, model, query, fraction, training.seed, weights)
-        problem.folds = teacher_folds
-        if array is not None and (label_weight > 0 or teacher_folds is not None):
-            problem.labels, problem.label_weight = array[problem.index.numpy()], label_weight
-        if not is_auto(loss):
-            problem.loss = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
+    split = partial(_split, data, held_out_fraction if compared else 0.0, training.seed)
+    mixed = label_weight > 0 or teacher_folds is not None
+    chosen = trainer.default_loss(model.task)
+    if not is_auto(loss):
+        chosen = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
+    problem = Problem(
+        model, data, *split(row_weights), loss=chosen, query=query,
+        labels=array if mixed else None, label_weight=label_weight, row_weights=row_weights,
+        folds=teacher_folds, seed=training.seed,
         # inputs of the user's own source never come again
-        problem.caches = (cache is not None or query.limited) and isinstance(inputs, str)
-        _refuse_derivatives(problem)
-        return problem
-
-    problem = make_problem(row_weights)
+        caches=(cache is not None or query.limited) and isinstance(inputs, str),
+    )  # fmt: skip
+    _refuse_derivatives(problem)
     if isinstance(inputs, str) and not problem.live and teacher_folds is None:
-        labelled = _label_rows(model, query, data, row_weights, training.seed)
-        if labelled is not row_weights:
-            row_weights, problem = labelled, make_problem(labelled)
+        problem = _label_rows(problem, split)
     size = rows(problem.x)
     if pool is None:
         generated = isinstance(inputs, str) and inputs not in ("auto", "data")
@@ -219,7 +218,7 @@ def compress(
     except TypeError as error:  # a generator, a lock
         raise ArgumentError("student", shown(student), f"one that is copied ({error})") from None
     search = partial(
-        selection.search, student=student, data=data if table is None else None,
+        selection.search, student=student, columns=table is None,
         default=default and steps is None, keep=keep, max_bytes=max_bytes, max_latency=max_latency,
     )  # fmt: skip
     try:
@@ -227,35 +226,39 @@ def compress(
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
-        problem = make_problem(row_weights)  # all of whose rows have been labelled
+        problem = replace(problem, caches=True)  # all of whose rows have been labelled
         best, tried, notes = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warn(str(query.usage.failure))
     problem, result = best.problem, best.result
-    texts = [ignored, *notes, leak, _query_note(problem, n), *_value_notes(problem, result)]
-    notes = [text for text in texts if text] + selection.verdict(problem, result, model.classes)
+    larger, before, after = None, bytes_on_disk(model), bytes_on_disk(result.student) or 0
+    if (default or is_auto(student)) and before is not None and after > before:
+        larger = f"Note: the student takes {after:,} bytes, its teacher {before:,}; "
+        larger += "a smaller student such as (8,) may do, or the teacher itself."
+    texts = [ignored, *notes, larger, like_ids, leak, _query_note(problem, n)]
+    texts += _value_notes(problem, result)
+    notes = [text for text in texts if text] + selection.verdict(best)
     return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
 
-def _label_rows(
-    model: RowTeacher, query: Query, data: Rows, weights: np.ndarray | None, seed: int
-) -> np.ndarray | None:
-    r"""Let the teacher label the user's rows; weights of 0 for those that it has not labelled."""
-    given, every = as_rows(data.given), np.ones(rows(data.x)) if weights is None else weights
+def _label_rows(problem: Problem, split: Callable[[np.ndarray], Any]) -> Problem:
+    r"""Let the teacher label the user's rows; rows that it has not labelled get the weight 0."""
+    weights, query, n = problem.row_weights, problem.query, rows(problem.data.x)
+    every = np.ones(n) if weights is None else weights
     used = np.flatnonzero(every)
-    given = given if len(used) == len(every) else select(given, used)
-    targets, known, error = query.label_some(model, given, seed)
-    if error is None:
-        query.remember(model, given, targets)
-        return weights
+    given = select(problem.data.given, used)
+    targets, known, error = query.label_some(problem.teacher, given, problem.seed)
     least = max(2, min(MIN_LABELLED, len(used) // 2))
-    if known.sum() < least:
+    if error is not None and known.sum() < least:
         message = f"{error}; a student needs {least} labelled rows or more"
         raise TeacherError(message, error.rows, error.cached) from error.__cause__
-    query.remember(model, select(given, np.flatnonzero(known)), targets[known])
-    left = np.zeros(len(every))
+    query.remember(problem.teacher, select(given, np.flatnonzero(known)), targets[known])
+    if error is None:
+        return problem
+    left = np.zeros(n)
     left[used[known]] = every[used[known]] / every[used[known]].mean()
-    return left
+    index, held_out = split(left)
+    return replace(problem, index=index, held_out=held_out, row_weights=left)
 
 
 def _query_note(problem: Problem, n: int) -> str | None:
@@ -263,7 +266,7 @@ def _query_note(problem: Problem, n: int) -> str | None:
     query, usage = problem.query, problem.query.usage
     if not query.limited:
         return None
-    labelled = rows(problem.x) + problem.held_out_count
+    labelled = len(problem.index) + len(problem.held_out)
     sizes = [rows(pool.x) for pool in problem.pools.values()]
     generated = max([rows(problem.x), *sizes]) - rows(problem.x)
     limits = {"max_queries": query.max_queries, "query_seconds": query.query_seconds}
@@ -319,6 +322,20 @@ def _plain_name(name: object) -> str:
     return str(name).replace(" ", "_")  # as LightGBM stores them
 
 
+def _id_note(data: Rows) -> str | None:
+    r"""A note on columns like ids; None if no column is."""
+    names = id_columns(data.format.table.varying, data.given)  # type: ignore[union-attr]
+    if not names:
+        return None
+    several = len(names) > 1
+    which = f"columns {', '.join(map(repr, names))} have" if several else f"column {names[0]!r} has"
+    return (
+        f"X: {which} another whole number in every row, like ids, which say nothing about new "
+        f"rows; table=limbeck.Table(X, drop={names!r}) leaves {'them' if several else 'it'} out, "
+        "for the teacher too, and table=limbeck.Table(X) takes all columns without this warning"
+    )
+
+
 def _label_column(given: Any, labels: np.ndarray) -> str | None:
     r"""A note on a column that is the labels; None if no column is."""
     if labels.ndim > 1 or len(set(labels.tolist())) < 2:
@@ -356,39 +373,37 @@ def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:
 
 
 def _split(
-    data: Rows, teacher: RowTeacher, query: Query, fraction: float, seed: int,
-    weights: np.ndarray | None,
-) -> Problem:  # fmt: skip
-    r"""The teacher, the rows to learn from and, if they are enough, rows held out."""
-    n, loss, given = rows(data.x), trainer.default_loss(teacher.task), as_rows(data.given)
-    every = torch.arange(n) if weights is None else torch.as_tensor(np.flatnonzero(weights))
-    size = min(trainer.MAX_HELD_OUT, round(fraction * len(every)))
+    data: Rows, fraction: float, seed: int, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""The numbers of the rows to learn from and, if they are enough, of rows held out."""
+    used = np.arange(rows(data.x)) if weights is None else np.flatnonzero(weights)
+    size = min(trainer.MAX_HELD_OUT, round(fraction * len(used)))
     size = size if size >= trainer.MIN_HELD_OUT else 0
-    order = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
-    _, first, equal = np.unique(row_keys(given)[:, 0], return_index=True, return_inverse=True)
-    if len(first) < n:  # equal rows stay together: a student knows all of those that it has learned
-        order = order[torch.from_numpy(np.argsort(_ranks(order, equal), kind="stable"))]
-        last = equal[order[size - 1]] if size else -1
-        size += int((torch.from_numpy(equal)[order[size:]] == last).sum())
-        size = size if size < len(order) else 0
-    learn, other = order[size:].sort().values, order[:size].sort().values
-    problem = Problem(
-        teacher, data.format, take(data.x, learn), learn, loss, query, select(given, learn.numpy()),
-        row_weights=weights, seed=seed,
-    )  # fmt: skip
+    order = used[torch.randperm(len(used), generator=torch.Generator().manual_seed(seed)).numpy()]
     if size:
-        problem.held_out, problem.held_out_given = take(data.x, other), select(given, other.numpy())
-        if not query.limited:
-            mixed = fresh("munge", data.format, problem.held_out, size, seed)
-            problem.held_out = join([problem.held_out, mixed])
-    return problem
+        first, place = distinct(row_keys(data.given)[order])  # of equal rows where the first one is
+        # copies stay together: a student knows those that it has learned
+        if len(first) < len(order) and not _equal_by_chance(select(data.x, order[first])):
+            order, place = order[together := np.argsort(place, kind="stable")], place[together]
+            size = int(np.searchsorted(place, place[size - 1], side="right"))
+            size = size if size < len(order) else 0
+    return np.sort(order[size:]), np.sort(order[:size])
 
 
-def _ranks(order: Tensor, equal: np.ndarray) -> np.ndarray:
-    r"""For each row of an order, the place of the first row that is equal to it."""
-    numbers = equal[order.numpy()]
-    values, first = np.unique(numbers, return_index=True)
-    return first[np.searchsorted(values, numbers)]
+def _equal_by_chance(distinct: X) -> bool:
+    r"""Whether columns have so few values that rows would be equal if columns were independent.
+
+    Then new rows will be equal to some of these, too. The rows are different ones.
+    """
+    n = rows(distinct)
+    pairs = math.log(max(1, n * (n - 1) / 2))
+    for part in as_dict(distinct).values():
+        for column in part.reshape(n, -1).unbind(1):
+            counts = column.unique(return_counts=True)[1]
+            if 2 * len(counts) > n:
+                return False
+            pairs += math.log(float((counts / n).square().sum()))
+    return pairs > 0
 
 
 def _refuse_derivatives(problem: Problem) -> None:

@@ -17,9 +17,10 @@ from rich.table import Table
 from torch import nn
 
 from limbeck.arguments import Dict, Flag, Items, PathLike, Text, UserObject, checked_arguments
-from limbeck.arrays import as_plain_array
+from limbeck.arrays import as_plain_array, rows
 from limbeck.compression.baseline import LabelTrees, fit_label_trees, train_on_labels
 from limbeck.compression.fast_path import NumpyFastPath
+from limbeck.compression.fidelity.comparison import align
 from limbeck.compression.fidelity.cost import Cost, bytes_on_disk, latencies, parameters
 from limbeck.compression.fidelity.cost import cost as teacher_cost
 from limbeck.compression.fidelity.report import Fidelity, fidelity
@@ -35,6 +36,7 @@ from limbeck.records import damaged, encode
 from limbeck.storage.folders import Files
 from limbeck.tables import table as schema
 from limbeck.tables.columns import pandas
+from limbeck.teachers.folds import as_labels
 from limbeck.teachers.row_teacher import predicted_labels
 from limbeck.text import compared, table_text, visible
 from limbeck.training.result import STUDENT, Result, from_files, read_files
@@ -169,6 +171,15 @@ class Compressed(Result):
         labels = self.labels if labels is None else labels
         on_labels: dict[str, Any] = {}
         names = {"teacher": teacher.name}
+        query, calls = self.problem.query, {"student": self._predictions}
+        if not query.limited and query.queries_per_second is None:  # timing repeats queries
+            calls = {"teacher": teacher, **calls}
+        unlimited = replace(query, max_queries=None, query_seconds=None)
+        if labels is not None:  # refused before the teacher is queried
+            labels = as_labels(labels, rows(self.problem.data.x))
+        targets, own = unlimited.label(teacher, given), self._predictions(X)
+        both = {"teacher": targets, "student": own}
+        align(self.task, both, y, self.classes, sample_weight)  # before others are trained
         if labels is not None:
             baseline, trees = self._trained_on(labels)
             on_labels["baseline"] = baseline._predictions(X)
@@ -176,14 +187,9 @@ class Compressed(Result):
                 on_labels["trees"] = trees(self.row_format.encode(X))
                 on_labels["trees_cost"] = Cost(bytes=trees.bytes, files="nodes, 16 bytes each")
                 names["trees"] = f"{trees.library} on labels"
-        query, calls = self.problem.query, {"student": self._predictions}
-        if not query.limited and query.queries_per_second is None:  # timing repeats queries
-            calls = {"teacher": teacher, **calls}
-        unlimited = replace(query, max_queries=None, query_seconds=None)
-        targets = unlimited.label(teacher, given)
         timed = latencies(calls, given) if time else {}
         return fidelity(
-            self.task, targets, self._predictions(X), y,
+            self.task, targets, own, y,
             classes=self.classes, groups=columns, names=names,
             teacher_cost=teacher_cost(teacher, timed.get("teacher")),
             student_cost=self.cost(timed.get("student")), notes=self.notes, **on_labels,

@@ -56,8 +56,6 @@ class CombinedTeacher(RowTeacher):
         return None if None in codes else digest(rule, *codes)  # type: ignore[arg-type]
 
     def bytes(self) -> int | None:
-        if self.file is not None:
-            return self.file.size
         sizes = [part.bytes() for part in self.parts]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
 
@@ -220,13 +218,11 @@ def is_fitted(teacher: object) -> bool:
 
 def clone_teacher(teacher: object) -> Any:
     r"""The teacher of a clone: the same one if it is fitted, else an unfitted copy."""
-    from sklearn.base import clone
-
     if teacher is None or is_fitted(teacher):
         return teacher
     if isinstance(teacher, list | tuple):
         return type(teacher)(map(clone_teacher, teacher))
-    return clone(teacher)
+    return estimators.cloned(teacher)
 
 
 def fit_teacher(
@@ -234,8 +230,6 @@ def fit_teacher(
     weight: np.ndarray | None = None,
 ) -> Any:  # fmt: skip
     r"""A fitted teacher: a clone of an unfitted one, or a forest for None, fitted to labels."""
-    from sklearn.base import clone
-
     if is_fitted(teacher):
         return teacher
     if y is None:
@@ -244,7 +238,7 @@ def fit_teacher(
         raise ArgumentError("y", f"{received} y is None", "fit(X, y), or a fitted teacher")
     if isinstance(teacher, list | tuple):
         return [fit_teacher(member, X, y, regression, seed, weight) for member in teacher]
-    model = forest(X, regression, seed) if teacher is None else clone(teacher)
+    model = forest(X, regression, seed) if teacher is None else estimators.cloned(teacher)
     return model.fit(X, y, **_weight_argument(model, weight))
 
 

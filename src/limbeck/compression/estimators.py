@@ -10,22 +10,20 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import X, as_plain_array, as_weights
+from limbeck.arrays import as_plain_array, as_weights
 from limbeck.compression import dispatch
 from limbeck.compression.compress import compress
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.report import Fidelity
 from limbeck.compression.rows import read_rows
-from limbeck.compression.students import narrowed
 from limbeck.compression.training import is_auto
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.inputs.base import Inputs
@@ -62,38 +60,13 @@ class LeftOut:
         return f"<{self.name}, left out of the pickle>"
 
 
-class Scored:
-    r"""What comes before scikit-learn's mixins: scores against the teacher, and tags."""
-
-    def score(
-        self: Any,
-        X: arg.UserObject[object],
-        y: arg.UserObject[ArrayLike | None] = None,
-        sample_weight: arg.UserObject[ArrayLike | None] = None,
-    ) -> float:
-        r"""The accuracy or R²; without labels, in relation to the teacher's predictions."""
-        if y is None:
-            check_is_fitted(self)
-            if self.result_.problem is None:
-                expected = "labels: pickled estimators have no teacher to compare with"
-                raise ArgumentError("y", None, expected)
-            y = self.result_.problem.teacher.predict(self._rows(X))
-        with as_argument_error("sample_weight"):
-            return float(super().score(X, y, sample_weight))  # type: ignore[misc]
-
-    def __sklearn_tags__(self: Any) -> Any:
-        tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
-        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
-        tags.target_tags.multi_output = self.regression
-        if not self.regression:
-            tags.classifier_tags.multi_label = True
-        return tags
+def bare(result: Compressed) -> Compressed:
+    r"""A result without its teacher and rows."""
+    return replace(result, problem=None, recipe=None, labels=None)
 
 
 class Distilled(BaseEstimator):
-    r"""The common base of the classifier and the regressor."""
+    r"""What comes before scikit-learn's mixins in the classifier and the regressor."""
 
     regression = False
 
@@ -165,15 +138,35 @@ class Distilled(BaseEstimator):
         with as_argument_error("X"):
             teacher = self._row_teacher(first_rows(rows, "what the teacher gives"), about)
         arguments = self._arguments(count(rows)) | {"seed": seed, "sample_weight": weight}
-        for name in options.keys() & (arguments.keys() - {"held_out_fraction", "lr"}):
+        for name in options.keys() & (arguments.keys() - {"lr"}):
             raise ArgumentError("options", f"{name!r}", f"the estimator's own argument for {name}")
-        self._set_result(compress(teacher, rows, labels=labels, **arguments | options))
+        self.result_ = compress(teacher, rows, labels=labels, **arguments | options)
+        if self.result_.classes is not None:
+            self.classes_ = self.result_.classes
+        student = self.result_.student
+        # in double precision, where outputs for a row do not depend on other rows
+        exact = copy.deepcopy(student).double() if spec_of(student) is not None else student
+        self._exact = replace(bare(self.result_), student=exact)
         return self
 
     def predict(self, X: arg.UserObject[object]) -> np.ndarray:
         r"""Classes (n,), indicators (n, K) of several labels, or values (n,) or (n, K)."""
         check_is_fitted(self)
         return self._exact.predict(self._rows(X))
+
+    def score(
+        self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None,
+        sample_weight: arg.UserObject[ArrayLike | None] = None,
+    ) -> float:  # fmt: skip
+        r"""The accuracy or R²; without labels, in relation to the teacher's predictions."""
+        if y is None:
+            check_is_fitted(self)
+            if self.result_.problem is None:
+                expected = "labels: pickled estimators have no teacher to compare with"
+                raise ArgumentError("y", None, expected)
+            y = self.result_.problem.teacher.predict(self._rows(X))
+        with as_argument_error("sample_weight"):
+            return float(super().score(X, y, sample_weight))
 
     def report(
         self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None, **options: Any
@@ -190,10 +183,20 @@ class Distilled(BaseEstimator):
         super().set_params(**params)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = find_spec("pandas") is not None  # rows with gaps are tables
+        tags.target_tags.required = not dispatch.is_fitted(self.teacher)
+        tags.target_tags.multi_output = self.regression
+        if not self.regression:
+            tags.classifier_tags.multi_label = True
+        return tags
+
     def __sklearn_clone__(self) -> Self:
-        bare = copy.copy(self)
-        bare.teacher = None
-        fresh: Self = super(Distilled, bare).__sklearn_clone__()
+        without = copy.copy(self)
+        without.teacher = None
+        fresh: Self = super(Distilled, without).__sklearn_clone__()
         fresh.teacher = dispatch.clone_teacher(self.teacher)
         return fresh
 
@@ -203,7 +206,7 @@ class Distilled(BaseEstimator):
         result = state.get("result_")
         if result is None:
             return state
-        state = state | {"result_": replace(result, problem=None, recipe=None, labels=None)}
+        state = state | {"result_": bare(result)}
         state.pop("teacher_", None)
         if dispatch.is_fitted(self.teacher):
             name = result.problem.teacher.name if result.problem else type(self.teacher).__name__
@@ -224,15 +227,6 @@ class Distilled(BaseEstimator):
         if name == "teacher_" and "result_" in vars(self):
             raise AttributeError("teacher_: pickled estimators have no teacher")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _set_result(self, result: Compressed) -> None:
-        r"""Set the result of a fit, or a loaded one."""
-        self.result_ = result
-        if result.classes is not None:
-            self.classes_ = result.classes
-        known = spec_of(result.student) is not None
-        exact = DoublePrecision(result.student) if known else result.student
-        self._exact = replace(result, student=exact, problem=None, recipe=None, labels=None)
 
     def _rows(self, X: object, reset: bool = False) -> Any:
         checks = {"accept_sparse": "csr", "allow_nd": True, "ensure_all_finite": "allow-nan"}
@@ -290,8 +284,6 @@ class Distilled(BaseEstimator):
                 arguments["pool"] = min(10_000, 20 * n)
             if self.steps is None:
                 arguments["steps"] = max(100, 2 * n)
-        if not is_auto(arguments["inputs"]) and not is_auto(self.student):
-            arguments["held_out_fraction"] = 0.0  # there is nothing to be compared
         rates = {"lr", "optimizer", "update", "preset"} & set(self.options or {})
         by_user = isinstance(self.student, nn.Module) or rates
         if arguments["steps"] is not None and arguments["steps"] < 500 and not by_user:
@@ -299,20 +291,7 @@ class Distilled(BaseEstimator):
         return arguments
 
 
-class DoublePrecision(nn.Module):
-    r"""A copy in double precision, whose outputs for a row do not depend on other rows."""
-
-    def __init__(self, student: nn.Module) -> None:
-        super().__init__()
-        self.student = copy.deepcopy(student).double()
-        self.output_form = getattr(student, "output_form", None)
-
-    def forward(self, x: X) -> Tensor:
-        outputs: Tensor = self.student(narrowed(x, None, torch.float64))
-        return outputs
-
-
-class DistilledClassifier(Scored, ClassifierMixin, Distilled):
+class DistilledClassifier(Distilled, ClassifierMixin, BaseEstimator):
     r"""A small classifier that predicts like a cumbersome one.
 
     Arguments are as of `limbeck.compress`; fewer than 1,000 rows are fitted quickly.
@@ -358,7 +337,7 @@ class DistilledClassifier(Scored, ClassifierMixin, Distilled):
         return self._exact.predict_proba(self._rows(X))
 
 
-class DistilledRegressor(Scored, RegressorMixin, Distilled):
+class DistilledRegressor(Distilled, RegressorMixin, BaseEstimator):
     r"""A small regressor that predicts like a cumbersome one.
 
     Arguments and attributes are those of `DistilledClassifier`, but for classes.

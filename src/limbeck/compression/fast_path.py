@@ -153,16 +153,14 @@ def _encoded_rows(
 
 def _net(student: nn.Module) -> Function | None:
     r"""The function of a net with its scaling, from (n, D) to (n, K)."""
-    net: Any = student
-    ends: list[Any] = [None] * 4
-    if type(student) is Preprocessed:
-        net = student.network
-        ends = [student.shift, student.scale, student.out_shift, student.out_scale]
+    net: Any = student.network if type(student) is Preprocessed else student
     if type(net) is not MLP:
         return None
     names = (*net.hidden, net.output)
     if not LAYERS.keys() >= set(names) or any(type(layer) is not nn.Linear for layer in net.layers):
         return None
+    names_of_ends = ("shift", "scale", "out_shift", "out_scale")
+    ends: list[Any] = [getattr(student, name, None) for name in names_of_ends]
     tensors = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
     if not all(t is None or _plain(t) for t in tensors):
         return None

@@ -15,7 +15,7 @@ from torch import Tensor
 from limbeck.arrays import Batch, X, as_dict, floats, join, map_tensors, rows
 from limbeck.compression.rows import RowFormat, TableFormat
 from limbeck.errors import ArgumentError
-from limbeck.inputs import Augment, Dataset, Munge, Samples
+from limbeck.inputs import Augment, Dataset, Munge, as_inputs
 from limbeck.inputs.base import Inputs, Nested
 from limbeck.models.nade import NADE
 
@@ -42,8 +42,7 @@ def generator(
     """
     if name not in GENERATORS:
         raise ArgumentError.unknown("inputs", name, ["auto", *GENERATORS])
-    options = {"weight": weight} if name in ("data", "munge", "noise") else {}
-    source = GENERATORS[name](layout, x, seed, progress, **options)
+    source = GENERATORS[name](layout, x, seed, progress, weight)
     return Rounded(source, layout) if layout.whole and name != "data" else source
 
 
@@ -116,7 +115,7 @@ def _is_bits(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).all())
 
 
-def _munge(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = None) -> Inputs:
+def _munge(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any) -> Inputs:
     if rows(x) > MUNGED:
         order = torch.randperm(rows(x), generator=torch.Generator().manual_seed(seed))
         x = map_tensors(lambda t: t[order[:MUNGED]], x)
@@ -129,7 +128,7 @@ def _munge(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = Non
     return Munge(x, categorical=two, weight=weight)
 
 
-def _noise(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = None) -> Inputs:
+def _noise(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any) -> Inputs:
     correction = int(rows(x) > 1)  # one row has no deviation
     spread = {name: part.std(0, correction=correction) for name, part in floats(x).items()}
 
@@ -143,7 +142,7 @@ def _noise(layout: RowFormat, x: X, seed: int, progress: bool, weight: Any = Non
     return Augment(x, transform, weight=weight)
 
 
-def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
+def _columns(layout: RowFormat, x: X, *_: object) -> Inputs:
     columns = as_dict(x)
     groups = layout.table.groups() if isinstance(layout, TableFormat) else {}
 
@@ -165,20 +164,8 @@ def _columns(layout: RowFormat, x: X, seed: int, progress: bool) -> Inputs:
     return Augment(x, transform)
 
 
-class NadeRows:
-    r"""A NADE over rows of any shape, which gives rows again."""
-
-    def __init__(self, nade: NADE, like: Tensor, shades: bool) -> None:
-        self.draw = nade.sample_probabilities if shades else nade.sample
-        self.shape, self.dtype = like.shape[1:], like.dtype
-
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        r"""New rows (n, *shape)."""
-        return self.draw(n, generator).reshape(n, *self.shape).to(self.dtype)
-
-
-def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
-    r"""A NADE fitted to rows: to bits as they are, to shades in [0, 1] rounded."""
+def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> Callable[..., Tensor]:
+    r"""A function that draws rows of a NADE, fitted to bits or to rounded shades in [0, 1]."""
     flat = x.flatten(1)
     if not bool(((flat >= 0) & (flat <= 1)).all()):
         received = f"'nade' for numbers from {flat.min():g} to {flat.max():g}"
@@ -188,22 +175,27 @@ def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> NadeRows:
     nade = NADE(inputs, min(500, max(20, inputs)), generator=start)
     steps, size = max(500, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(flat.round(), steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
-    return NadeRows(nade.cpu(), x, not _is_bits(flat))
+    nade = nade.cpu()
+    draw = nade.sample if _is_bits(flat) else nade.sample_probabilities
+
+    def new_rows(n: int, generator: torch.Generator | None = None) -> Tensor:
+        return draw(n, generator).reshape(n, *x.shape[1:]).to(x.dtype)
+
+    return new_rows
 
 
 class Varying:
     r"""A density of the columns that vary, standardised; the others stay as they are."""
 
-    model: Any
-
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, fit: Callable[[Tensor], Any]) -> None:
         flat = x.flatten(1).double()
         self.first, self.shape, self.dtype = flat[0], x.shape[1:], x.dtype
         self.columns = (flat != flat[0]).any(0).nonzero()[:, 0]
         chosen = flat[:, self.columns]
         self.mean = chosen.mean(0)
         self.deviation = (chosen - self.mean).square().mean(0).sqrt()
-        self.rows = ((chosen - self.mean) / self.deviation).float()  # (n, columns that vary)
+        if len(self.columns):
+            self.model = fit(((chosen - self.mean) / self.deviation).float())
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
@@ -221,12 +213,13 @@ def fit_mixture(
     from limbeck.models.mixture import GaussianMixture
     from limbeck.models.mixture_em import fit_em
 
-    density = Varying(x)
-    if dim := len(density.columns):
-        density.model = GaussianMixture(components or max(1, min(10, len(x) // 50)), dim=dim)
+    def fit(rows: Tensor) -> GaussianMixture:
+        model = GaussianMixture(components or max(1, min(10, len(x) // 50)), dim=rows.shape[1])
         generator = torch.Generator().manual_seed(seed)
-        fit_em(density.model, density.rows, generator=generator, progress=progress)
-    return density
+        fit_em(model, rows, generator=generator, progress=progress)
+        return model
+
+    return Varying(x, fit)
 
 
 def fit_flow(
@@ -241,37 +234,35 @@ def fit_flow(
     if len(x) < FEWEST_ROWS:
         received = f"'flow' for {len(x)} rows"
         raise ArgumentError("inputs", received, f"{FEWEST_ROWS} or more, to see when it overfits")
-    density = Varying(x)
-    if not len(density.columns):
-        return density
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(x), generator=generator)
-    held_out, learn = order.tensor_split([max(2, len(x) // 10)])
-    flow = Flow(len(density.columns), generator=generator)
-    with warnings.catch_warnings():  # of several processes: all fit the same flow
-        warnings.filterwarnings("ignore", "engine: this is one of")
-        distill(
-            None, flow, density.rows[learn], kl(), steps=steps or FLOW_STEPS, every=25,
-            patience=10, held_out=density.rows[held_out], lr=2e-3, clip=10.0, seed=seed,
-            engine="eager", device="cpu", progress=progress,
-        )  # fmt: skip
-    density.model = flow
-    return density
+
+    def fit(rows: Tensor) -> Flow:
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(x), generator=generator)
+        held_out, learn = order.tensor_split([max(2, len(x) // 10)])
+        flow = Flow(rows.shape[1], generator=generator)
+        with warnings.catch_warnings():  # of several processes: all fit the same flow
+            warnings.filterwarnings("ignore", "engine: this is one of")
+            distill(
+                None, flow, rows[learn], kl(), steps=steps or FLOW_STEPS, every=25,
+                patience=10, held_out=rows[held_out], lr=2e-3, clip=10.0, seed=seed,
+                engine="eager", device="cpu", progress=progress,
+            )  # fmt: skip
+        return flow
+
+    return Varying(x, fit)
 
 
-def _samples(
-    fit: Callable[..., NadeRows | Varying], layout: RowFormat, x: X, seed: int, progress: bool
-) -> Inputs:
+def _samples(fit: Any, layout: RowFormat, x: X, seed: int, progress: bool, _: Any) -> Inputs:
     r"""Samples of a density that is fitted to the rows."""
     if not isinstance(x, Tensor):
         received = f"{fit.__name__.removeprefix('fit_')!r} for a table"
         raise ArgumentError("inputs", received, "'munge' or 'columns', which know its columns")
-    return Samples(fit(x, seed=seed, progress=progress))
+    return as_inputs(fit(x, seed=seed, progress=progress))
 
 
-# functions of (layout, rows, seed, progress), by name
+# functions of (layout, rows, seed, progress, weight), by name
 GENERATORS: dict[str, Callable[..., Inputs]] = {
-    "data": lambda layout, x, seed, progress, weight=None: Dataset(x, weight=weight),
+    "data": lambda layout, x, seed, progress, weight: Dataset(x, weight=weight),
     "munge": _munge,
     "noise": _noise,
     "columns": _columns,

@@ -20,6 +20,7 @@ from limbeck.records import read_fields, read_value
 from limbeck.tables.columns import pandas
 from limbeck.tables.reading import place_knots
 from limbeck.tables.table import Table, as_frame
+from limbeck.teachers.keys import as_rows
 
 DENSE_AT_MOST = 2**28  # numbers up to which sparse rows are made dense, as students need them
 
@@ -214,8 +215,8 @@ def _check_dtype(where: str, name: str) -> None:
 def _as_array(given: object) -> Any:
     r"""Arrays, tensors and sparse matrices as they are; of lists, the array."""
     if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
-        return torch.stack(list(given))
-    return given if hasattr(given, "dtype") else np.asarray(given)
+        given = torch.stack(list(given))
+    return as_rows(given)
 
 
 def _dtype_name(array: Any) -> str:

@@ -12,30 +12,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from limbeck.arrays import join, part_of, rows
+from limbeck.arrays import part_of, rows
 from limbeck.compression import training as trainer
 from limbeck.compression.compressed import Compressed
 from limbeck.compression.fidelity.cost import bytes_on_disk, latencies
 from limbeck.compression.fidelity.measures import MEASURES, average_precision
-from limbeck.compression.generators import candidates, fresh
+from limbeck.compression.generators import candidates
 from limbeck.compression.rows import Rows, TableFormat
 from limbeck.compression.students import (
-    FITTED,
     Forest,
     Size,
     encoded,
+    is_fitted_directly,
     predictions,
     sizes,
     tensor_bytes,
 )
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
-from limbeck.models.tree import is_tree_estimator
 from limbeck.models.tree_fit import LightGBMGrower, tree_grower
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
-from limbeck.training.config import Training
+from limbeck.teachers.keys import select
 from limbeck.training.result import Result
 
 DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
@@ -49,6 +48,7 @@ FEW_ROWS = 200  # of fewer, none are held out by default
 MIN_COMPARED = 50  # held-out rows by which another student than the default is taken
 MIN_GAIN = 0.9  # of the divergence: another student has less
 FOREST_GAIN = 0.5  # a forest in place of a net: it takes more bytes and follows the teacher's noise
+MOST_OF_TEACHER = 0.5  # of its bytes: a student that takes more is not tried
 # of the net's divergence: a probe has less if a forest, or a large one, is worth a try
 PROBE_RATIO, LARGER_RATIO = 1.2, 2.0
 TINY = np.finfo(float).tiny
@@ -77,11 +77,25 @@ class Attempt:
     recipe: Recipe
     result: Result
 
+    def compared(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r"""Predictions of teacher and student at held-out rows, and perhaps at mixtures of these.
+
+        A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where
+        no rows are held out, predictions are compared at rows of the training.
+        """
+        problem = self.problem
+        if n := len(problem.held_out):
+            x, t = problem.compared, problem.compared_targets
+        else:
+            x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
+        form = self.result.settings.get("student_output")
+        p = predictions(self.result.student, x, problem.teacher.task, form)
+        return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
+
     @cached_property
     def parts(self) -> list[Scores]:
-        r"""The scores at held-out rows, and perhaps at mixtures of these."""
-        task = self.problem.teacher.task
-        return [_scores(task, *part) for part in _compared(self.problem, self.result)]
+        r"""The scores at these rows, and perhaps mixtures."""
+        return [_scores(self.problem.teacher.task, *part) for part in self.compared()]
 
     @property
     def at_rows(self) -> float:
@@ -112,9 +126,9 @@ class Attempt:
         return {"student": name, **scores, "bytes": bytes_on_disk(self.result.student)}
 
 
-def attempt(problem: Problem, recipe: Recipe) -> Attempt:
-    r"""A student of a recipe, trained to be compared."""
-    return Attempt(problem, recipe, train(problem, recipe))
+def attempt(problem: Problem, recipe: Recipe, module: object = None) -> Attempt:
+    r"""A student of a recipe, or a module, trained to be compared."""
+    return Attempt(problem, recipe, train(problem, recipe, module))
 
 
 def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
@@ -127,66 +141,56 @@ def _scores(task: str, t: np.ndarray, p: np.ndarray) -> Scores:
     return Scores(divergence, float(agreement(t, p).mean()), divergence / max(most, TINY))
 
 
-def _compared(problem: Problem, result: Result) -> list[tuple[np.ndarray, np.ndarray]]:
-    r"""The teacher's and the student's predictions at held-out rows, and at mixtures of them.
-
-    A teacher that has memorised the rows is easier to follow at mixtures, as at new rows. Where no
-    rows are held out, predictions are compared at rows of the training.
-    """
-    if problem.held_out is None:
-        x, t, n = part_of(problem.x, 0, MAX_ROWS), problem.targets[:MAX_ROWS], MAX_ROWS
-    else:
-        x, t, n = problem.held_out, problem.held_out_targets, problem.held_out_count
-    form = result.settings.get("student_output")
-    p = predictions(result.student, x, problem.teacher.task, form)
-    return [(t[:n], p[:n])] + ([(t[n:], p[n:])] if len(t) > n else [])
-
-
 def search(
-    problem: Problem, recipe: Recipe, *, student: object, data: Rows | None, default: bool,
+    problem: Problem, recipe: Recipe, *, student: object, columns: bool, default: bool,
     **limits: Any,
 ) -> tuple[Attempt, Trials, list[str]]:  # fmt: skip
     r"""The trained student after the choices that are left to limbeck, what was tried, and notes.
 
-    Columns are compared where the rows, `data`, are given; the `default` student with others; sizes
-    within limits, the arguments of `grow_student`, for student="auto".
+    Kinds of `columns` are compared, and the `default` student with others; sizes within limits, the
+    arguments of `grow_student`, for student="auto". Each choice adds to what was tried.
     """
-    tried, notes, probe = Trials(), list[str](), None
+    tried, note, probe = Trials(), "", None
     limited = problem.query.limited
-    fitted = is_tree_estimator(student) or (isinstance(student, str) and student in FITTED)
-    net = not fitted and not isinstance(student, nn.Module)
+    net = not is_fitted_directly(student) and not isinstance(student, nn.Module)
     if trainer.is_auto(recipe.inputs):
         names = candidates(problem.format, problem.x, problem.live, recipe.pool)
         if limited:  # each comparison would need queries of its own
             names = ["munge" if "munge" in names else names[0]]
         forests = net and student != "linear" and _forests(problem)
-        recipe, tried, probe = best_inputs(problem, recipe, names, forests)
+        recipe, probe = best_inputs(problem, recipe, names, forests, tried)
     plain = problem
-    if data is not None and not limited and net:
-        problem, more, note = best_columns(problem, recipe, data)
-        tried, notes = tried + more, [note] if note else []
+    if columns and not limited and net:
+        problem, note = best_columns(problem, recipe, tried)
     if trainer.is_auto(student):
-        best, more = grow_student(problem, recipe, **limits)
-        return best, tried + more, notes
-    best = Attempt(problem, recipe, train(problem, recipe, student))
+        return grow_student(problem, recipe, tried, **limits), tried, [note]
+    best = first = attempt(problem, recipe, student)
     if default and recipe.training.seconds is None:
-        best, more, note = nearer_student(best, plain, probe)
-        notes = [*(notes if best.problem is problem else []), *([note] if note else [])]
-        tried += more
+        best = nearer_student(first, plain, probe, tried)
+    notes = [note if best.problem is problem else ""]
+    if best is not first:
+        spec = best.recipe.student
+        name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
+        measure = "R²" if problem.teacher.task == "regression" else "agreement"
+        notes.append(
+            f"Note: the student is {name}, nearer to the teacher at held-out rows ({measure} "
+            f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
+            f"student={DEFAULT} takes the net."
+        )
     return best, tried, notes
 
 
 def best_inputs(
-    problem: Problem, recipe: Recipe, names: list[str], forests: bool
-) -> tuple[Recipe, Trials, Attempt | None]:
-    r"""The recipe with the best inputs, the measures of all, and the best of small forests.
+    problem: Problem, recipe: Recipe, names: list[str], forests: bool, tried: Trials
+) -> tuple[Recipe, Attempt | None]:
+    r"""The recipe with the best inputs, and the best of small forests.
 
     A forest is fitted in a second, and mostly ranks inputs as nets do that are trained to the end.
     Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
     forests, short runs of nets are compared.
     """
-    if problem.held_out is None or len(names) == 1:
-        return replace(recipe, inputs="munge" if "munge" in names else names[0]), [], None
+    if not len(problem.held_out) or len(names) == 1:
+        return replace(recipe, inputs="munge" if "munge" in names else names[0]), None
     pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
         pilots[name] = _pilot(problem, replace(own, inputs=name), f"inputs-{name}")
@@ -197,29 +201,21 @@ def best_inputs(
         pair = [replace(recipe, inputs=name) for name in ("munge", best)]
         runs = [_pilot(problem, each, f"net-{each.inputs}").divergence for each in pair]
         best = best if runs[1] < runs[0] else "munge"
-    training = in_folder(recipe.training, "student")  # not among those of the short runs
-    tried = [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
-    recipe = replace(recipe, inputs=best, training=training)
-    return recipe, tried, pilots[best] if forests else None
+    tried += [{"inputs": name, "divergence": pilot.divergence} for name, pilot in pilots.items()]
+    recipe = in_folder(recipe, "student", inputs=best)  # not among those of the short runs
+    return recipe, pilots[best] if forests else None
 
 
-def best_columns(
-    problem: Problem, recipe: Recipe, data: Rows
-) -> tuple[Problem, Trials, str | None]:
+def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, str]:
     r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
-    layout, x = problem.format, problem.held_out
-    names: list[Any] = []
-    if isinstance(layout, TableFormat) and layout.array is None and isinstance(x, dict):
+    layout, names = problem.format, list[Any]()
+    if isinstance(layout, TableFormat) and layout.array is None and len(problem.held_out):
         names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
     if not names:
-        return problem, [], None
-    table = Table(data.given, categories=names)
-    coded = TableFormat(table, dtypes=layout.dtypes)  # type: ignore[union-attr]
-    held_out = coded.encode(problem.held_out_given)
-    mixed = fresh("munge", coded, held_out, rows(held_out), problem.seed)
-    as_codes = replace(
-        problem, format=coded, x=coded.encode(problem.given), held_out=join([held_out, mixed])
-    )
+        return problem, ""
+    given = problem.data.given
+    coded = TableFormat(Table(given, categories=names), dtypes=layout.dtypes)  # type: ignore[union-attr]
+    as_codes = replace(problem, data=Rows(coded, coded.encode(given), given))
     as_codes.targets = problem.targets
     shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
     scores = {}
@@ -227,22 +223,22 @@ def best_columns(
     choices = {"numbers": problem, "categories": as_codes}
     for kind in tracked(list(choices), "trying columns", problem.query.progress):
         scores[kind] = _pilot(choices[kind], short, kind).at_rows
-    tried = [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
+    tried += [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
     gain = scores["numbers"] - scores["categories"]
     if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
-        return problem, tried, None
+        return problem, ""
     text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
-    return as_codes, tried, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+    return as_codes, f"{text}; table=limbeck.Table(X) keeps them as numbers."
 
 
 def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
     r"""A student after a short run with fewer inputs."""
     student = DEFAULT if trainer.is_auto(recipe.student) else recipe.student
-    training = replace(in_folder(recipe.training, name), progress=False, callbacks=None)
     pool = min(recipe.pool, max(MIN_POOL, 2 * rows(problem.x)))
     steps = min(PILOT_STEPS, recipe.steps or PILOT_STEPS)
-    short = replace(recipe, student=student, pool=pool, steps=steps, training=training)
-    return attempt(problem, short)
+    short = in_folder(recipe, name, student=student, pool=pool, steps=steps)
+    quiet = replace(short.training, progress=False, callbacks=None)
+    return attempt(problem, replace(short, training=quiet))
 
 
 def _forests(problem: Problem) -> bool:
@@ -255,26 +251,30 @@ def _forests(problem: Problem) -> bool:
     return flat and first.shape[1] <= MAX_WIDTH
 
 
-def nearer_student(
-    first: Attempt, plain: Problem, probe: Attempt | None
-) -> tuple[Attempt, Trials, str | None]:
+def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried: Trials) -> Attempt:
     r"""The default student or, where it is nearer to the teacher, a forest or a larger student.
 
     A small forest, the probe, is fitted in a second; only if it is nearly as near as the net, a
     larger one is. Only if the nearest is not near, students are larger still. Trees split numbers
     as they are: forests are fitted to the `plain` problem, without categories made of numbers.
+    None of them takes more than half of the teacher's bytes.
     """
     problem, recipe, best, others = first.problem, first.recipe, first, list[Attempt]()
-    if problem.held_out is None or problem.held_out_count < MIN_COMPARED:
-        return first, [], None
+    if len(problem.held_out) < MIN_COMPARED:
+        return first
+    teacher, limit = problem.teacher, problem.teacher.bytes()
+    known = sizes(problem.x, teacher.outputs, teacher.task, problem.encoder)
 
     def compare(problem: Problem, student: Size, steps: int | None = None) -> None:
         nonlocal best
-        training = in_folder(recipe.training, str(student))
-        own = replace(recipe, student=student, steps=steps, training=training)
+        forest = isinstance(student, Forest)
+        size = student.bytes(teacher.outputs) if forest else known[student]  # type: ignore[union-attr]
+        if limit is not None and size > MOST_OF_TEACHER * limit:
+            return
+        own = in_folder(recipe, str(student), student=student, steps=steps)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
-        forests = isinstance(student, Forest), isinstance(best.recipe.student, Forest)
+        forests = forest, isinstance(best.recipe.student, Forest)
         strict = forests == (True, False) and best.fidelity >= ENOUGH  # a poor net is no better
         gain = FOREST_GAIN if strict else MIN_GAIN
         nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
@@ -285,49 +285,37 @@ def nearer_student(
     ratio = math.inf if probe is None else probe.divergence / first.divergence
     if ratio < PROBE_RATIO:
         compare(plain, FOREST)
-    x = plain.x
-    cells = recipe.pool * (x.shape[1] if isinstance(x, Tensor) else len(x))
+    cells = recipe.pool * (plain.x.shape[1] if isinstance(plain.x, Tensor) else len(plain.x))
     if not best.near and ratio < LARGER_RATIO and (cells < MOST_CELLS or best.fidelity < ENOUGH):
         compare(plain, LARGER_FOREST)
     # a larger net has half of the divergence at best
     if not best.near and best.divergence > first.divergence / 2:
-        outputs, task, steps = problem.teacher.outputs, problem.teacher.task, first.result.steps
-        weights = sizes(problem.x, outputs, task, problem.encoder)[LARGER] / 4  # of 4 bytes each
+        steps, work = 2 * first.result.steps, known[LARGER] / 4 + STEP_WORK  # 4 bytes a weight
         if best.fidelity < ENOUGH:
             compare(problem, LARGEST)
-        elif not problem.live and 2 * steps * (weights + STEP_WORK) < MOST_WORK:
-            compare(problem, LARGER, 2 * steps)
-    tried = [part.trial() for part in [first, *others]] if others else []
-    if best is first:
-        return best, tried, None
-    spec = best.recipe.student
-    name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
-    measure = "R²" if problem.teacher.task == "regression" else "agreement"
-    return best, tried, (
-        f"Note: the student is {name}, nearer to the teacher at held-out rows ({measure} "
-        f"{best.fidelity:.3f}) than the default net {DEFAULT} ({first.fidelity:.3f}); "
-        f"student={DEFAULT} takes the net."
-    )  # fmt: skip
+        elif not problem.live and steps * work < MOST_WORK:
+            compare(problem, LARGER, steps)
+    tried += [part.trial() for part in [first, *others]] if others else []
+    return best
 
 
 def grow_student(
-    problem: Problem, recipe: Recipe, *, keep: float, max_bytes: int | None,
+    problem: Problem, recipe: Recipe, tried: Trials, *, keep: float, max_bytes: int | None,
     max_latency: float | None,
-) -> tuple[Attempt, Trials]:  # fmt: skip
+) -> Attempt:  # fmt: skip
     r"""The smallest net or forest within limits that retains enough; else the nearest."""
-    if problem.held_out is None:
+    if not len(problem.held_out):
         count, least = rows(problem.x), trainer.MIN_HELD_OUT
         expected = f"for student='auto' so many that held_out_fraction takes {least} or more"
         if count >= 2 * least:
             expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
     outputs, task = problem.teacher.outputs, problem.teacher.task
-    encoder = problem.format.encoder(data=problem.x)
+    encoder = problem.encoder
     forests = _forests(problem)
     if max_bytes is not None and max_bytes < min(sizes(problem.x, outputs, task, encoder).values()):
         problem, encoder = copy.copy(problem), problem.format.encoder()  # knots take too much
         problem.encoder = encoder
-    tried: Trials = []
     nearest: Attempt | None = None
     latest: dict[bool, float] = {}  # divergences of nets and of forests
     ended: set[bool] = set()  # kinds whose larger students are no nearer, or too slow
@@ -336,19 +324,17 @@ def grow_student(
         if kind in ended:
             continue
         name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
-        own = replace(recipe, student=size, training=in_folder(recipe.training, name))
-        candidate = attempt(problem, own)
-        result, entry = candidate.result, candidate.trial()
-        tried.append(entry)
+        candidate = attempt(problem, in_folder(recipe, name, student=size))
+        tried.append(entry := candidate.trial())
         if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
         latest[kind] = candidate.divergence
         if max_latency is not None:
-            entry["latency"] = one_row(Compressed.of(result, problem, own))
+            entry["latency"] = one_row(candidate)
             if entry["latency"] > max_latency:
                 ended.add(kind)
                 continue
-        if max_bytes is not None and kind and tensor_bytes(result.student) > max_bytes:
+        if max_bytes is not None and kind and tensor_bytes(candidate.result.student) > max_bytes:
             continue
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
@@ -357,66 +343,78 @@ def grow_student(
             break
     if nearest is None:
         assert max_latency is not None
-        least = math.ceil(min(entry["latency"] for entry in tried))
+        least = math.ceil(min(entry["latency"] for entry in tried if "latency" in entry))
         expected = f"{least} or more microseconds: what one row takes the fastest student that "
         expected += "max_bytes allows, in `predict` on this machine"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
-    return nearest, tried
+    return nearest
 
 
-def one_row(small: Compressed) -> float:
+def one_row(candidate: Attempt) -> float:
     r"""Microseconds of one row in `Compressed.predict`."""
-    assert small.problem is not None
-    calls, given = {"student": small._predictions}, small.problem.held_out_given
+    problem = candidate.problem
+    small = Compressed.of(candidate.result, problem, candidate.recipe)
+    calls, given = {"student": small._predictions}, select(problem.data.given, problem.held_out)
     return 1e6 * latencies(calls, given, (1,), seconds=0.05)["student"][1]
 
 
-def in_folder(training: Training, name: str) -> Training:
-    r"""The settings with a separate folder for checkpoints, if these are written."""
-    if training.checkpoint is None:
-        return training
-    return replace(training, checkpoint=Path(training.checkpoint) / name)
+def in_folder(recipe: Recipe, name: str, **changes: Any) -> Recipe:
+    r"""A changed recipe with a separate folder for checkpoints, if these are written."""
+    if (folder := recipe.training.checkpoint) is not None:
+        changes["training"] = replace(recipe.training, checkpoint=Path(folder) / name)
+    return replace(recipe, **changes)
 
 
-def verdict(problem: Problem, result: Result, classes: np.ndarray | None) -> list[str]:
+def verdict(best: Attempt) -> list[str]:
     r"""Sentences on a student that is far from its teacher, as far as rows are there to tell."""
-    size, notes = rows(problem.x), list[str]()
-    if problem.held_out is None and size < FEW_ROWS:
+    problem, classes = best.problem, best.problem.teacher.classes
+    size, notes, doubts = rows(problem.x), list[str](), list[str]()
+    if not len(problem.held_out) and size < FEW_ROWS:
         number = "one row" if size == 1 else f"{size} rows"
         notes = [f"Unchecked: {number} cannot show what the student does at others; see report(X)."]
     unmixed = problem.labels is None and "targets" in vars(problem)
-    if problem.held_out is None and not unmixed:
+    if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
-    parts, task = _compared(problem, result), problem.teacher.task
-    (t, p), n = parts[0], len(parts[0][0])
-    where = f"{n:,} {'training' if problem.held_out is None else 'held-out'} rows"
-    most = "" if len(parts) == 1 else " at most"  # the higher of two is reported
+    task, (t, p) = problem.teacher.task, best.compared()[0]
+    n, fidelity = len(t), best.fidelity
+    where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
+    most = "" if len(best.parts) == 1 else " at most"  # the higher of two is reported
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
-    fidelity = max(_scores(task, *part).fidelity for part in parts)
     if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
         about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
         about = about or f"an agreement of{most} {fidelity:.1%} with"
-        notes.append(
-            f"Doubtful: at {where} the student has {about} its teacher, below {ENOUGH}; {advice}."
-        )
+        doubts.append(f"has {about} its teacher, below {ENOUGH}")
     elif task == "regression" and t.shape[1] > 1:  # the mean over targets hides one that is lost
         each = [_scores(task, t[:, [k]], p[:, [k]]).fidelity for k in range(t.shape[1])]
         worst = min(range(len(each)), key=lambda k: each[k])
         if each[worst] < ENOUGH and t[:, worst].var() > 0:
-            notes.append(
-                f"Doubtful: at {where} the student has an R² of {each[worst]:.3f} to output "
-                f"{worst} of its teacher, below {ENOUGH}; {advice}."
-            )
-    share = t.mean(0)
-    rare = [k for k in range(t.shape[1]) if MIN_EXPECTED / n <= share[k] <= RARE]
-    if task != "regression" and rare:
-        k = min(rare, key=lambda k: share[k])
+            measure = f"an R² of {each[worst]:.3f} to output {worst} of its teacher"
+            doubts.append(f"has {measure}, below {ENOUGH}")
+    if task != "regression" and (len(problem.held_out) or size >= FEW_ROWS):
+        names = [str(k) for k in (range(t.shape[1]) if classes is None else classes)]
+        unchecked, doubt = _rare_class_notes(t, p, names, where)
+        notes, doubts = notes + unchecked, doubts + doubt
+    return notes + [f"Doubtful: at {where} the student {doubt}; {advice}." for doubt in doubts]
+
+
+def _rare_class_notes(
+    t: np.ndarray, p: np.ndarray, names: list[str], where: str
+) -> tuple[list[str], list[str]]:
+    r"""A note on classes too rare to tell, and the doubt of a rare class that the student loses."""
+    share, n, notes = t.mean(0), len(t), list[str]()
+    rare = [k for k in np.argsort(share, kind="stable") if share[k] <= RARE]
+    if few := [f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED]:
+        more = f" and {len(few) - 3} more" if few[3:] else ""
+        notes = [
+            f"Unchecked: at {where} the teacher expects fewer than {MIN_EXPECTED} rows of "
+            f"{', '.join(few[:3])}{more}, too few to tell whether the student detects them; "
+            "report(X, y) at more rows does."
+        ]
+    if len(few) < len(rare):
+        k = rare[len(few)]
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
-            name = k if classes is None else classes[k]
             retained = f"{student / teacher:.0%} of its teacher's average precision"
-            notes.append(
-                f"Doubtful: at {where} the student retains {retained} for the rare class "
-                f"{str(name)!r}, below 90%; {advice}."
-            )
-    return notes
+            doubt = f"retains {retained} for the rare class {names[k]!r}, below 90%"
+            return notes, [doubt]
+    return notes, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
 from limbeck.models.checks import is_count
 from limbeck.models.mlp import MLP
-from limbeck.models.preprocessed import Preprocessed, standardising
+from limbeck.models.preprocessed import Preprocessed, origin_of, standardising
 from limbeck.models.tree import Trees, is_tree_estimator
 from limbeck.models.tree_fit import fit_boosted, fit_tree
 
@@ -39,6 +40,11 @@ class Forest:
 
     def __str__(self) -> str:
         return f"{self.trees} boosted trees of {self.leaves} leaves"
+
+    def bytes(self, outputs: int) -> int:
+        r"""The bytes of its tensors, at most."""
+        nodes = self.trees * (2 * self.leaves - 1)
+        return 4 * (nodes * (4 + outputs) + self.trees + outputs)
 
 
 # sizes that student="auto" goes through: hidden ones of nets, and forests
@@ -111,9 +117,13 @@ def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:
 
 def check_student(spec: object) -> None:
     r"""Refuse what is no student, before a teacher is queried for it."""
-    fitted = (isinstance(spec, str) and spec in FITTED) or is_tree_estimator(spec)
-    if not fitted and not isinstance(spec, nn.Module):
+    if not is_fitted_directly(spec) and not isinstance(spec, nn.Module):
         hidden_sizes(spec)
+
+
+def is_fitted_directly(spec: object) -> bool:
+    r"""Whether a student is a tree or forest, by name or of scikit-learn."""
+    return (isinstance(spec, str) and spec in FITTED) or is_tree_estimator(spec)
 
 
 def hidden_sizes(spec: object) -> tuple[int, ...]:
@@ -136,21 +146,24 @@ def build_student(
     r"""A student of a spec (`compress`'s argument), ready to be trained or fitted."""
     if isinstance(spec, nn.Module):
         return _user_module(spec, x, outputs, encoder)
+    origin = origin_of(x) if isinstance(x, Tensor) else None
+    fitted = partial(Fitted, task=task, encoder=encoder, seed=seed, origin=origin)
+    if is_tree_estimator(spec):
+        return fitted("estimator", estimator=spec)
     if isinstance(spec, str) and spec in FITTED:
-        return Fitted(spec, task, encoder, seed)
+        return fitted(spec)
     if isinstance(spec, Forest):
         options: dict[str, Any] = {"trees": spec.trees, "max_leaf_nodes": spec.leaves}
         options["learning_rate"] = 0.2 if spec.trees > 100 else 0.3  # few trees take long steps
-        return Fitted("boosted", task, encoder, seed, options=options)
-    if is_tree_estimator(spec):
-        return Fitted("estimator", task, encoder, seed, spec)
+        return fitted("boosted", options=options)
+    x = narrowed(x, origin)
     table = encoded(part_of(x, 0, EXAMPLES) if encoder is not None else x, encoder)
     # an encoder scales by itself, and its outputs change as it is trained
     shift, scale = standardising(table) if encoder is None else (None, None)
     form, start = "logits" if task == "classification" else "values", torch.Generator()
     widths = (table[0].numel(), *hidden_sizes(spec), outputs)
     network = MLP(*widths, output_form=form, generator=start.manual_seed(seed))
-    return Preprocessed(network, shift, scale, encoder=encoder)
+    return Preprocessed(network, shift, scale, encoder=encoder, origin=origin)
 
 
 def tree_encoder(
@@ -196,8 +209,7 @@ def sizes(
         layers = pairwise((inputs, *hidden, outputs))
         students[hidden] = fixed + 4 * sum((a + 1) * b for a, b in layers)
     for forest in FORESTS if forests else ():
-        nodes = forest.trees * (2 * forest.leaves - 1)
-        students[forest] = fixed + 4 * (nodes * (4 + outputs) + forest.trees + outputs)
+        students[forest] = fixed + forest.bytes(outputs)
     smallest = min(students.values())
     if max_bytes is not None and max_bytes < smallest:
         expected = f"{smallest:,} or more, which the smallest student takes"
@@ -215,12 +227,10 @@ def tensor_bytes(module: nn.Module) -> int:
 def _user_module(module: nn.Module, x: X, outputs: int, encoder: nn.Module | None) -> nn.Module:
     r"""A module of the user's own, tried at a few rows; behind the encoder if it needs it."""
     wrapped = [] if encoder is None else [Preprocessed(module, encoder=encoder)]
-    examples, failure = part_of(x, 0, EXAMPLES), None
-    count = rows(examples)
-    like = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if like is not None:
-        device = like.device
-        examples = map_tensors(lambda t: t.to(device), narrowed(examples, None, like.dtype))
+    failure, count = None, min(EXAMPLES, rows(x))
+    like = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
+    examples = narrowed(part_of(x, 0, EXAMPLES), None, like.dtype)
+    examples = map_tensors(lambda t: t.to(like.device), examples)
     for student in [module, *wrapped]:
         try:
             with evaluating(student):

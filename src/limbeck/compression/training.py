@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,24 +15,22 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, as_dict, floats, join, map_tensors, part_of, rows
+from limbeck.arrays import X, as_dict, floats, join, part_of, rows
 from limbeck.compression import students
-from limbeck.compression.generators import drawn, float_type, generator, prepared
-from limbeck.compression.rows import RowFormat
-from limbeck.compression.students import Fitted, narrowed, output_form, student_inputs
+from limbeck.compression.generators import drawn, float_type, fresh, generator, prepared
+from limbeck.compression.rows import RowFormat, Rows
+from limbeck.compression.students import Fitted, output_form, student_inputs
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.checks import is_count
-from limbeck.models.mlp import MLP
-from limbeck.models.preprocessed import origin_of
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree_fit import tree_grower
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
-from limbeck.teachers.keys import count
+from limbeck.teachers.keys import select
 from limbeck.teachers.networks import Derivatives, NetworkTeacher, ScaledTeacher, safe_scale
 from limbeck.teachers.query import Query
 from limbeck.teachers.row_teacher import RowTeacher
@@ -43,7 +41,6 @@ from limbeck.training.result import History, Result
 from limbeck.training.schedules import Cosine
 
 MIN_HELD_OUT, MAX_HELD_OUT = 20, 10_000  # rows to compare students on; fewer are not held out
-MOST_FIXED = 2**27  # features of a table's inputs up to which they are computed only once
 WARMUP = 0.05  # of the steps; without it the first ones, at that rate, are never made good for
 RATE = 1e-2  # Adam's, for nets of limbeck's own, whose inputs and outputs are scaled
 
@@ -64,27 +61,42 @@ class Problem:
     r"""A teacher and the rows that it labels."""
 
     teacher: RowTeacher
-    format: RowFormat
-    x: X  # the rows to learn from
-    index: Tensor  # their numbers among the user's rows
+    data: Rows  # all rows of the user
+    index: np.ndarray  # the numbers of those to learn from
+    held_out: np.ndarray  # and of those to compare students on; none of few rows
     loss: Loss  # of students
     query: Query
-    given: Any  # the rows to learn from as the user has them
-    # rows, and as many mixed with neighbours unless queries are limited; None for few rows
-    held_out: X | None = None
-    held_out_given: Any = None  # the rows held out as the user has them
-    labels: np.ndarray | None = None  # of the rows to learn from, where they are used
+    labels: np.ndarray | None = None  # of all rows, where they are used
     label_weight: float = 0.0
-    row_weights: np.ndarray | None = None  # of all rows of the user, of mean 1
+    row_weights: np.ndarray | None = None  # of all rows, of mean 1
     folds: int | None = None  # for targets out of fold
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
     pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
 
     @property
+    def format(self) -> RowFormat:
+        r"""The format of the rows."""
+        return self.data.format
+
+    @cached_property
+    def x(self) -> X:
+        r"""The rows to learn from."""
+        x: X = select(self.data.x, self.index)
+        return x
+
+    @property
     def weight(self) -> np.ndarray | None:
         r"""The weights (n,) of the rows to learn from."""
-        return None if self.row_weights is None else self.row_weights[self.index.numpy()]
+        return None if self.row_weights is None else self.row_weights[self.index]
+
+    @cached_property
+    def compared(self) -> X:
+        r"""The rows held out and, unless queries are limited, as many mixed with neighbours."""
+        x: X = select(self.data.x, self.held_out)
+        if self.query.limited:
+            return x
+        return join([x, fresh("munge", self.format, x, len(self.held_out), self.seed)])
 
     @property
     def live(self) -> bool:
@@ -111,28 +123,24 @@ class Problem:
     @cached_property
     def targets(self) -> np.ndarray:
         r"""The targets (n, K) at the rows to learn from."""
+        given = select(self.data.given, self.index)
+        labels = None if self.labels is None else self.labels[self.index]
         if self.folds is None:
-            targets = self.query.label(self.teacher, self.given)
+            targets = self.query.label(self.teacher, given)
         else:
-            options = (self.labels, self.folds, self.seed, self.query.progress)
-            targets = out_of_fold(self.teacher, self.given, *options)
-        if self.labels is not None and self.label_weight > 0:
-            targets = mix_labels(targets, self.labels, self.label_weight, self.teacher.classes)
+            options = (self.folds, self.seed, self.query.progress)
+            targets = out_of_fold(self.teacher, given, labels, *options)
+        if labels is not None and self.label_weight > 0:
+            targets = mix_labels(targets, labels, self.label_weight, self.teacher.classes)
         return targets
 
     @cached_property
-    def held_out_targets(self) -> np.ndarray:
-        r"""The teacher's targets at the inputs held out."""
-        assert self.held_out is not None
-        n, parts = self.held_out_count, [self.held_out_given]
-        if rows(self.held_out) > n:  # mixtures of them
-            parts.append(self.format.decode(part_of(self.held_out, n, rows(self.held_out))))
+    def compared_targets(self) -> np.ndarray:
+        r"""The teacher's targets at the inputs that students are compared on."""
+        n, parts = len(self.held_out), [select(self.data.given, self.held_out)]
+        if rows(self.compared) > n:  # mixtures of them
+            parts.append(self.format.decode(part_of(self.compared, n, rows(self.compared))))
         return np.concatenate([self.query.label(self.teacher, part) for part in parts])
-
-    @property
-    def held_out_count(self) -> int:
-        r"""The number of the user's rows that are held out."""
-        return 0 if self.held_out is None else count(self.held_out_given)
 
     def pool(self, source: str | Inputs, size: int, seed: int) -> Pool:
         r"""The user's rows, and generated ones to make up the size, with their targets."""
@@ -145,12 +153,11 @@ class Problem:
                 inputs = prepared(source, self.format, self.x, seed, self.query.progress, weight)
             more, more_weight = drawn(inputs, missing, n)
             new = self.query.label_some(self.teacher, self.format.decode(more))
-            if not new.known.all():  # those that the teacher has labelled
-                more, more_weight = take(more, new.known), more_weight[new.known]
-            targets = np.concatenate([pool.targets, new.targets[new.known]])
+            known = new.known  # those that the teacher has labelled
+            targets = np.concatenate([pool.targets, new.targets[known]])
             if weight is not None:
-                weight = np.concatenate([pool.weight, more_weight])
-            pool = Pool(join([pool.x, more]), targets, weight, source=inputs)
+                weight = np.concatenate([pool.weight, more_weight[known]])
+            pool = Pool(join([pool.x, select(more, known)]), targets, weight, source=inputs)
         self.pools[source, seed] = pool
         if size >= rows(pool.x):
             return pool
@@ -191,11 +198,6 @@ def default_loss(task: str) -> Loss:
     return losses.multilabel_cross_entropy() if task == "multilabel" else losses.square_error()
 
 
-def take(x: X, index: Tensor | np.ndarray) -> X:
-    r"""Some rows."""
-    return map_tensors(lambda t: t[index], x)
-
-
 @dataclass(frozen=True)
 class Recipe:
     r"""How a student is trained."""
@@ -215,7 +217,6 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
     shift, scale = problem.unit(student)
     training = with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     teacher: Teacher | nn.Module
-    trained = student
     exact = not isinstance(student, Preprocessed) and _wide(problem)
     if (problem.live and not exact) or not isinstance(recipe.inputs, str):
         source = _live_inputs(problem, recipe, student)
@@ -227,90 +228,27 @@ def train(problem: Problem, recipe: Recipe, module: object = None) -> Result:
         size = max(rows(problem.x), recipe.pool)
     else:
         pool = problem.pool(recipe.inputs, recipe.pool, recipe.training.seed)
-        x = student_inputs(student, pool.x)
-        if _has_fixed_features(problem, training, student, rows(x)):
-            assert isinstance(student, Preprocessed)
-            trained, x = with_fixed_features(student, x)
-        source = Dataset(x, weight=pool.weight)
+        source = Dataset(student_inputs(student, pool.x), weight=pool.weight)
         teacher = problem.stored(pool, shift, scale)
         size = rows(pool.x)
     steps = recipe.steps or default_steps(size, training.batch_size)
     if isinstance(recipe.inputs, str) and isinstance(source, Mix):
         training = replace(training, batch_size=_batch_size(training, rows(problem.x)))
-    result = loop.train(teacher, trained, source, problem.loss, replace(training, steps=steps))
-    if trained is not student:
-        shapes = {name: list(part.shape[1:]) for name, part in floats(problem.x).items()}
-        result = replace(
-            result, student=student, settings=result.settings | {"input_shape": shapes}
-        )
+    result = loop.train(teacher, student, source, problem.loss, replace(training, steps=steps))
     finish_student(student, shift, scale)
     return result
 
 
-def _has_fixed_features(problem: Problem, training: Training, student: nn.Module, n: int) -> bool:
-    r"""Whether what comes before a student's network can be computed once, and nobody sees it."""
-    inner = any(term.differentiates or "hidden" in term.requires for _, term in problem.loss)
-    seen = inner or training.callbacks is not None or bool(training.metrics)
-    if seen or type(student) is not Preprocessed or type(student.network) is not MLP:
-        return False
-    own = student.out_shift is None and student.network.output_form == student.output_form
-    small = n * student.network.sizes[0] <= MOST_FIXED
-    return own and small and next(student.parameters()).device.type == "cpu"
-
-
-class OnFeatures(nn.Module):
-    r"""A student whose fixed features are given, beside the codes of embedded categories."""
-
-    def __init__(self, student: Preprocessed) -> None:
-        super().__init__()
-        self.network, self.output_form = student.network, student.output_form
-        self.encoder = cast("TableEncoder", student.encoder)
-
-    def forward(self, x: dict[str, Tensor]) -> Tensor:
-        fixed = [x["features"]] if "features" in x else []  # all columns may be embedded
-        outputs: Tensor = self.network(self.encoder.join(fixed, x["codes"].unbind(1)))
-        return outputs
-
-
-def with_fixed_features(student: Preprocessed, x: X) -> tuple[nn.Module, X]:
-    r"""A module with the parameters of a student, and its inputs: features of the given rows."""
-    encoder = student.encoder
-    table = encoder if isinstance(encoder, TableEncoder) and encoder.embedded else None
-    keys = [] if table is None else table.embedded
-
-    def fixed(part: X) -> Tensor:
-        if table is None:
-            return student.features(part)
-        return torch.cat([torch.empty(rows(part), 0), *table.fixed_parts(part)], 1)
-
-    features = students.encoded(x, fixed)
-    if not keys:
-        return student.network, features
-    assert isinstance(x, dict)
-    parts = {"codes": torch.stack([x[key] for key in keys], 1)}
-    return OnFeatures(student), parts | ({"features": features} if features.shape[1] else {})
-
-
 def make_student(problem: Problem, recipe: Recipe, module: object = None) -> nn.Module | Fitted:
     r"""A recipe's student, or the module itself."""
-    origin = None
-    if isinstance(problem.x, Tensor) and not isinstance(recipe.student, nn.Module):
-        origin = origin_of(problem.x)
     spec = module if isinstance(module, nn.Module) else copy.deepcopy(recipe.student)
     # a module takes the features of `Table.encoder()`; a function of an array's columns is linear
-    linear = isinstance(problem.x, Tensor) and isinstance(spec, str) and spec == "linear"
-    plain = isinstance(spec, nn.Module) or linear
-    student = students.build_student(
-        spec, narrowed(problem.x, origin), problem.teacher.outputs,
-        problem.teacher.task,
+    plain = isinstance(spec, nn.Module) or (isinstance(problem.x, Tensor) and spec == "linear")
+    return students.build_student(
+        spec, problem.x, problem.teacher.outputs, problem.teacher.task,
         encoder=problem.format.encoder() if plain else copy.deepcopy(problem.encoder),
         seed=recipe.training.seed,
     )  # fmt: skip
-    if isinstance(student, Fitted):
-        return replace(student, origin=origin)
-    if isinstance(student, Preprocessed) and origin is not None:
-        student.set_origin(origin)
-    return student
 
 
 def finish_student(student: nn.Module, shift: Tensor, scale: Tensor) -> None:
@@ -389,10 +327,9 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
 
 def _targets_at(problem: Problem, shift: Tensor, scale: Tensor, x: Any) -> np.ndarray:
     r"""The teacher's targets at arrays of the loop, in the student's units."""
-    parts = x if isinstance(x, dict) else {"": x}
-    tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
-    given = problem.format.decode(tensors.get("", tensors))
-    targets = problem.query.label(problem.teacher, given)
+    table = isinstance(x, dict)
+    tensors = {k: torch.as_tensor(v) for k, v in x.items()} if table else torch.as_tensor(x)
+    targets = problem.query.label(problem.teacher, problem.format.decode(tensors))
     return (targets - shift.numpy()) / safe_scale(scale).numpy()
 
 

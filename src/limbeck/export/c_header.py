@@ -17,7 +17,14 @@ import limbeck
 from limbeck.compression.fast_path import indicators
 from limbeck.errors import LimbeckError
 from limbeck.evaluation import evaluating
-from limbeck.export.parts import categories_of, encoded_columns, encoded_inputs, is_wide, parts_of
+from limbeck.export.parts import (
+    NumberFeatures,
+    categories_of,
+    encoded_columns,
+    encoded_inputs,
+    is_wide,
+    parts_of,
+)
 from limbeck.export.portable import MARK, Portable, not_foreign, relative_difference
 from limbeck.models.table_encoder import TableEncoder
 from limbeck.models.tree import SURE, Trees
@@ -122,6 +129,8 @@ class _Header:
         self.lines: list[str] = []
         *given, (_, self.real) = c_arguments(model).items()
         self.given, self.f = dict(given), "f" if self.real == "float" else ""
+        features, net = self.parts.features, not isinstance(self.parts.network, Trees)
+        self.knots = int(np.isfinite(features.high).sum()) if net and features is not None else 0
         inputs = (f"const {kind} *{name}" for name, kind in given)
         self.signature = ", ".join([*inputs, f"{self.real} *y"])
 
@@ -223,8 +232,11 @@ class _Header:
             self.each(masks, f"v[j] = gone[j] ? {fill}[j] : v[j];")
         value = "x[j]" if table is None else "v[j]"
         self.each(n if check else 0, f"bad |= !({value} - {value} == 0);")
-        wide = n if features is None else len(features.which)
         trees = encoder is not None and isinstance(self.parts.network, Trees)
+        if self.knots:  # the first layer adds these up by itself
+            assert features is not None
+            features = NumberFeatures(*(part[: -self.knots] for part in features))
+        wide = n if features is None else len(features.which)
         if width := encoder.width if encoder is not None and trees else wide + masks:
             self.lines.append(f"{self.real} f[{width}];")
         if features is None:
@@ -271,6 +283,8 @@ class _Header:
             padding = ((0, 0), (0, width - n))
             b = self.array(f"bias{number}", np.pad(bias, padding[1:]))
             self.vector(self.real, h, width, f"{b}[j]")
+            if self.knots and number == 1:
+                weight = self._between_knots(weight, np.pad(weight, padding), h)
             if len(weight):
                 w = self.array(f"weight{number}", np.pad(weight, padding))
                 self.lines.append(f"for (int i = 0; i < {len(weight)}; ++i)")
@@ -285,6 +299,36 @@ class _Header:
             self.apply(kind, h, n)
             x = h
         return x, n
+
+    def _between_knots(self, weight: Any, padded: Any, h: str) -> Any:
+        r"""The lines that add to h what features between knots do; the weights of all others.
+
+        Of a number's features those below its place are 1 and those above are 0: it takes two rows
+        of the sums of its weights, however many knots it has.
+        """
+        features: Any = self.parts.features
+        first, end = len(features.which) - self.knots, len(features.which)
+        which, width = features.which[first:], padded.shape[1]
+        starts = np.flatnonzero(np.diff(which, prepend=which[0] - 1))
+        groups = np.split(padded[first:end], starts[1:])
+        rows = [np.pad(np.cumsum(group, 0), ((1, 0), (0, 0))) for group in groups]
+        start, total = self.array("knot_start", [*starts, len(which)]), len(starts)
+        lower = self.array("knot", features.shift[first:])
+        distance = self.array("knot_distance", features.scale[first:])
+        column = self.array("knot_column", which[starts])
+        sums = self.array("knot_sum", np.vstack(rows))
+        self.lines += [
+            f"for (int i = 0; i < {total}; ++i) {{",
+            f"    const {self.real} z = v[{column}[i]];",
+            f"    int k = {start}[i];",
+            f"    for (int l = {start}[i] + 1; l < {start}[i + 1]; ++l) k += z > {lower}[l];",
+            f"    {self.real} t = (z - {lower}[k]) / {distance}[k];",
+            "    t = t < 0 ? 0 : t > 1 ? 1 : t;",
+            f"    const {self.real} *a = {sums} + (k + i) * {width};",
+            f"    {EACH.format(n=width)}{h}[j] += a[j] + t * (a[{width} + j] - a[j]);",
+            "}",
+        ]  # fmt: skip
+        return np.delete(weight, slice(first, end), 0)
 
     def _trees(self) -> tuple[str, int]:
         r"""The lines of trees: a step down each, by each of its levels; and their outputs."""

@@ -80,7 +80,9 @@ def card(
     settings = {k: v for k, v in model.about.items() if k not in ("verb", "doubts")}
     if settings:
         settings = {"call": f"limbeck.{verb}", **settings}
-    doubts = (*map(markdown, model.about.get("doubts", [])), *doubts)
+    own = list(map(markdown, model.about.get("doubts", [])))
+    notes = [note for note in own if note.startswith("Note: ")]  # not on whether to trust it
+    doubts = (*(note for note in own if note not in notes), *doubts)
     if model.table is not None:
         doubts += ("Categories that are not in the training data are treated as unknown.",)
     fidelity = "No report was passed to the export: run `result.report(...)` on other rows."
@@ -99,7 +101,7 @@ def card(
         f"## Use\n\n{markdown_block(_use(model, Path(path), format), 'text')}",
         f"## Inputs\n\n{_inputs(model, format)}",
         f"## Outputs\n\n{_outputs(model, format)}",
-        f"## How it was made\n\n{origin}",
+        "\n\n".join(["## How it was made", origin, *notes]),
         f"## How faithful it is\n\n{fidelity}",
         f"## Checks\n\n{checks}",
         f"## Intended use\n\n{intended}",

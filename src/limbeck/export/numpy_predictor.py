@@ -56,6 +56,9 @@ def read(frame):
         whole = known and type(column["categories"][0]) is int
         given = frame[name] if date or whole or name not in row else [row[name]]
         if date:
+            if getattr(getattr(given, "dtype", None), "kind", "O") == "O":  # a list, of pandas' too
+                given = [None if v is None or v != v else v for v in given]
+                given = [getattr(v, "to_datetime64", lambda v=v: v)() for v in given]
             dates = np.asarray(given, "datetime64[us]")  # in UTC
             numbers.append(np.where(np.isnat(dates), np.nan, dates.astype("int64") / 1e6))
             continue

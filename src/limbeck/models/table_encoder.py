@@ -123,15 +123,6 @@ class TableEncoder(Specified):
         return sum(size * max(1, embedding) for size, embedding in sizes)
 
     def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
-        return self.join(self.fixed_parts(x), [_part(x, key) for key in self.embedded])
-
-    def join(self, fixed: Sequence[Tensor], codes: Sequence[Tensor]) -> Tensor:
-        r"""The features of fixed ones and of the codes (n,) of embedded categories."""
-        pairs = zip(self.embeddings, codes, strict=True)
-        return torch.cat([*fixed, *(embedding(code) for embedding, code in pairs)], 1)
-
-    def fixed_parts(self, x: Mapping[str, Tensor] | Tensor) -> list[Tensor]:
-        r"""The features (n, …) that do not change as embeddings are trained, in parts."""
         kind = self.mean.dtype
         parts: list[Tensor] = []
         if self.numbers:
@@ -153,7 +144,9 @@ class TableEncoder(Specified):
         if self.indicated:
             codes = _stack(x, [c.key for c in self.indicated])
             parts.append((codes.index_select(1, self.which) == self.slots).to(kind))
-        return parts
+        pairs = zip(self.embeddings, self.embedded, strict=True)
+        parts += [embedding(_part(x, key)) for embedding, key in pairs]
+        return torch.cat(parts, 1)
 
     def spec(self) -> dict[str, Any]:
         numbers, categories = list(map(list, self.numbers)), list(map(list, self.categories))

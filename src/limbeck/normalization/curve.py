@@ -120,6 +120,7 @@ class FreeEnergyCurve:
         r"""The result in one sentence."""
         count, T = len(self.temperatures), self.temperatures
         where = f"{count} temperatures from {T.min():g} to {T.max():g}"
+        where = where if count > 1 else f"the temperature {T[0]:g}"
         if self.verdict:
             return f"log Z at {where}, ± {self.log_z_error.max():.2g} or less; all checks passed."
         return f"Do not trust log Z at {where}: {'; '.join(self.verdict.reasons)}."

@@ -222,8 +222,9 @@ class Replicas:
         if (rate := min(self.swap_rates())) < 0.1:
             doubts.append(f"two levels exchange only {rate:.1%} of the time")
         if self.arrivals < MIN_ARRIVALS:
+            states = f"{self.arrivals} state{'s' if self.arrivals != 1 else ''}"
             doubts.append(
-                f"only {self.arrivals} states have come from the start of the path to the target: "
+                f"only {states} came from the start of the path to the target: "
                 "chains there may depend on where they began; increase samples"
             )
         return doubts

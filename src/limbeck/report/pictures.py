@@ -257,7 +257,16 @@ def features(saved: SavedResult, ax: MaybeAxes = None, *, model: Model = "studen
 
 @picture(3.4, 3.4)
 def examples(saved: SavedResult, ax: MaybeAxes = None) -> str:
-    r"""The images on which teacher and student differ most, the largest difference first."""
+    r"""The images on which teacher and student differ most, the largest difference first.
+
+    Other rows are no images: `Fidelity.disagreements` and the report page list them as text.
+    """
+    report = saved.content.get("fidelity") or {}
+    if "disagreement_rows" not in saved.arrays and report.get("disagreements"):
+        count = len(report["disagreements"])
+        received = f"a result whose {count} rows with the largest differences are no images"
+        expected = "one of images; report.disagreements has the rows"
+        raise MissingDataError("saved", received, expected)
     rows = _array(saved, "disagreement_rows", "rows on which both differ", "compress")
     low, high = np.nanmin(rows), np.nanmax(rows)
     grey = (rows - low) / (high - low if high > low else 1)

@@ -41,8 +41,7 @@ def is_date(dtype: Any) -> bool:
 
 def measured(series: pd.Series, date: bool, argument: str) -> Array:
     r"""Float64 (n,) of a series of numbers, or seconds since 1970 of dates; NaN where missing."""
-    module = pandas()
-    dtype, types = series.dtype, module.api.types
+    module, dtype = pandas(), series.dtype
     if date:
         if not is_date(dtype):
             expected = "dates: pandas.to_datetime makes them"
@@ -51,13 +50,10 @@ def measured(series: pd.Series, date: bool, argument: str) -> Array:
             series = series.dt.tz_convert("UTC").dt.tz_localize(None)
         whole, rest = np.divmod(series.to_numpy().view(np.int64), ticks := TICKS[series.dt.unit])
         return np.where(series.isna(), np.nan, whole + rest / ticks)
-    plain = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
-    if not plain and (not types.is_numeric_dtype(dtype) or dtype.kind == "c"):
-        kind = types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
-        if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "empty"):
-            raise ArgumentError(argument, f"{kind} values ({dtype})", "numbers")
-    gaps = {} if plain else {"na_value": np.nan}
-    values = np.asarray(series.to_numpy(dtype=np.float64, **gaps))
+    kind = module.api.types.infer_dtype(series, skipna=True)  # NumPy would read strings as numbers
+    if kind not in ("integer", "floating", "mixed-integer-float", "boolean", "empty"):
+        raise ArgumentError(argument, f"{kind} values ({dtype})", "numbers")
+    values = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
     if np.isinf(values).any():
         received = f"infinity, the first in row {np.isinf(values).argmax()}"
         raise ArgumentError(argument, received, "finite numbers, or missing values")
@@ -161,12 +157,8 @@ class Number(_Column):
         ticks = TICKS.get(unit, 1)
         steps = np.rint(value / self.step).astype(np.int64)
         whole = int(self.origin) * ticks + steps * round(self.step * ticks)
-        if self.kind != "date":
-            return self._series(whole if self.kind == "whole number" else whole + 0.0, gone)
-        dates = pandas().Series(whole.view(f"datetime64[{unit}]"))
-        if zone := re.findall(r", (.+)\]", self.dtype):
-            dates = dates.dt.tz_localize("UTC").dt.tz_convert(zone[0])
-        return dates.mask(gone)
+        exact = self.kind in ("whole number", "date")  # of a date, ticks since 1970 in UTC
+        return self._series(whole if exact else whole + 0.0, gone)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

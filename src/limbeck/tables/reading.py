@@ -2,6 +2,7 @@ r"""Which kind of column a pandas series is, and which whole numbers look like c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from limbeck.tables.columns import LIMIT, TICKS, Category, Column, Number, is_da
 if TYPE_CHECKING:
     import pandas as pd
 
-OBJECTS = {  # kinds of columns of Python objects, by the type that pandas infers
+KINDS = {  # of columns, by the type that pandas infers
     "string": "category", "boolean": "flag", "integer": "whole number", "floating": "number",
-    "mixed-integer-float": "number", "empty": "nothing",
+    "mixed-integer-float": "number", "empty": "nothing", "categorical": "categorical",
 }  # fmt: skip
 
 FEW_VALUES = 128  # different values up to which a number may have a knot at each
 MOST_CODES = 4096  # different values up to which numbers may be codes
 MOST_FEATURES = 1024  # of all numbers with a knot at each value
+MIN_IDS = 50  # rows from which different whole numbers look like ids
+ID_NAME = re.compile(r"(^|[\W_])(?i:id|index|uuid)$|[a-z]I[Dd]$")
 MOST_NUMBERS = 256  # columns of numbers up to which they have knots; more are pixels or genes
 
 
@@ -44,22 +47,15 @@ def read(series: pd.Series, mask: str, category: bool) -> Column:
 
 
 def _kind(series: pd.Series, argument: str) -> str:
-    module = pandas()
-    dtype, types = series.dtype, module.api.types
-    for kind, matches in (
-        ("categorical", isinstance(dtype, module.CategoricalDtype)),
-        ("flag", types.is_bool_dtype(dtype)), ("whole number", types.is_integer_dtype(dtype)),
-        ("number", types.is_float_dtype(dtype)), ("date", is_date(dtype)),
-    ):  # fmt: skip
-        if matches:
-            return kind
-    kind = types.infer_dtype(series, skipna=True) if types.is_string_dtype(dtype) else str(dtype)
-    if kind not in OBJECTS:
+    if is_date(series.dtype):
+        return "date"
+    kind = pandas().api.types.infer_dtype(series, skipna=True)
+    if kind not in KINDS:
         expected = "numbers, booleans, strings, dates or categories of these: convert the column "
         expected += "with .astype(str), pandas.to_numeric or pandas.to_datetime, or leave it out "
         expected += "with limbeck.Table(df, drop=…)"
-        raise ArgumentError(argument, f"values of kind {kind}", expected)
-    return OBJECTS[kind]
+        raise ArgumentError(argument, f"values of kind {kind} ({series.dtype})", expected)
+    return KINDS[kind]
 
 
 def _name(dtype: Any) -> str:
@@ -216,6 +212,19 @@ def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
         left -= len(bends)
         knots[key] = bends.tolist() if len(bends) > 2 else []  # two values are on a line
     return knots
+
+
+def id_columns(columns: Iterable[Column], frame: pd.DataFrame) -> list[Any]:
+    r"""Names of columns like ids: another whole number in each row, in order or named like ids."""
+    names = []
+    for column in columns:
+        if column.kind != "whole number" or column.missing or len(frame) < MIN_IDS:
+            continue
+        series = frame[column.name]
+        in_order = series.is_monotonic_increasing or series.is_monotonic_decreasing
+        if series.is_unique and (in_order or ID_NAME.search(str(column.name))):
+            names.append(column.name)
+    return names
 
 
 def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list[Any]:

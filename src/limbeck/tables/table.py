@@ -319,7 +319,7 @@ class FewRowsReader:
 
     def __call__(self, frame: Any) -> Matrices | None:
         r"""The matrices of a frame; None for values that are to be refused, or to be looked at."""
-        if not self.usable or not 0 < len(frame) <= FEW_ROWS:
+        if not self.usable or not len(frame):
             return None
         one = len(frame) == 1  # which pandas reads faster as a series
         rows = [frame.iloc[0].tolist()] if one else frame.to_numpy(dtype=object).tolist()

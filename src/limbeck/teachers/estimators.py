@@ -3,6 +3,7 @@ r"""Teachers fitted by scikit-learn, XGBoost, LightGBM or CatBoost: estimators a
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from typing import Any
@@ -50,16 +51,27 @@ class EstimatorTeacher(RowTeacher):
         return outputs.reshape(n, -1).astype(np.float64)
 
     def refit(self, X: object, y: np.ndarray) -> RowTeacher:
-        from sklearn.base import clone
-
         try:
-            fresh = clone(self.model)
-        except (TypeError, RuntimeError) as error:
+            fresh = cloned(self.model)
+        except TypeError as error:
             received = f"{self.name}, which cannot be cloned ({error})"
             expected = "0 with this teacher, or one with get_params"
             raise ArgumentError("teacher_folds", received, expected) from error
         fitted = EstimatorTeacher(fresh.fit(X, y), X, OutputSpec(self.task))
         return fitted if self.classes is None else fitted.with_classes(self.classes)
+
+
+def cloned(estimator: Any) -> Any:
+    r"""An estimator to be fitted anew; a copy of one that scikit-learn does not clone.
+
+    These change their arguments, as CatBoost does; their `fit` starts from nothing, as any does.
+    """
+    from sklearn.base import clone
+
+    try:
+        return clone(estimator)
+    except RuntimeError:
+        return copy.deepcopy(estimator)
 
 
 def is_predictor(value: object) -> bool:
