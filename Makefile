@@ -18,7 +18,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUN) ## run the demo of all three verbs
-	$(BIN)/limbeck demo $(ARGS)
+	$(BIN)/python examples/demo.py $(ARGS)
 
 # Two workers with one thread each are faster than one process with two. Select with ARGS="-k loop".
 PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

@@ -38,7 +38,6 @@ ORDER = (  # what a home may import stands above it
     ("compression", "condensation", "normalization"),
     ("loading",),
     ("report", "export"),
-    ("demo",),
     ("cli",),
 )
 HOMES = (ROOT, SOURCE, ROOT / "examples")

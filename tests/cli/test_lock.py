@@ -94,8 +94,3 @@ def test_an_error_within_unlocks(here):
 def test_a_file_is_no_folder(here):
     with refused("--out", "which is a file"), folder_lock(Path("x.npy")):
         raise AssertionError
-
-
-def test_the_demo_is_alone_too(here, refused):
-    with folder_lock(Path("there")):
-        assert "another run is using there" in refused("demo", "condense", "--out", "there")

@@ -42,7 +42,6 @@ def _root(
     pass
 
 
-app.command()(results.demo)
 for verb in (compress.compress, condense.condense, normalize.normalize):
     app.command()(as_command(verb))
 for estimate in (normalize.logz, condense.evidence):

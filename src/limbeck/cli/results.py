@@ -1,4 +1,4 @@
-r"""Commands on results and files: `limbeck export`, `report`, `info`; and `limbeck demo`."""
+r"""Commands on results and files: `limbeck export`, `report` and `info`."""
 
 from __future__ import annotations
 
@@ -92,24 +92,6 @@ def report(
     show(str(page))
     if open_page:
         typer.launch(page.resolve().as_uri())
-
-
-def demo(
-    part: str = Argument("all", help="What to show: all, compress, condense or normalize."),
-    members: int = Option(10, help="Nets in the teacher ensemble.", min=1),
-    steps: int = Option(3000, help="Steps of each distillation.", min=1),
-    seed: int = Option(0, help="Random seed.", min=0),
-    as_json: bool = Option(False, "--json", help="Print JSON instead of tables."),
-    quiet: bool = Option(False, help="Show no progress bars."),
-    out: Path = Option(Path("limbeck-demo"), help="Folder for pictures and pages."),
-    debug: Debug = False,
-) -> None:
-    r"""Show all three verbs on scikit-learn's digits, in a few minutes."""
-    from limbeck.cli.folder import folder_lock
-    from limbeck.demo import run
-
-    with folder_lock(out):
-        run(part, members, steps, seed, as_json=as_json, progress=not quiet, folder=out)
 
 
 def info(

@@ -1,28 +1,34 @@
-r"""`limbeck demo`: what it prints, and what it refuses."""
+r"""The demo: what it prints, and what it refuses."""
 
+import contextlib
+import io
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from limbeck import cli
-from limbeck import demo as demos
+from examples import demo as demos
+from limbeck.cli.folder import folder_lock
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    out = str(tmp_path_factory.mktemp("demo"))
-    arguments = ("demo", "--steps", "30", "--members", "2", "--json", "--quiet", "--out", out)
-    with warnings.catch_warnings():
+    out, printed, said = str(tmp_path_factory.mktemp("demo")), io.StringIO(), io.StringIO()
+    arguments = ["--steps", "30", "--members", "2", "--json", "--quiet", "--out", out]
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(said),
+    ):
         warnings.filterwarnings("ignore", "posterior: R̂")  # of thirty steps, rightly
-        return CliRunner().invoke(cli.app, arguments)
+        demos.main(arguments)
+    return SimpleNamespace(stdout=printed.getvalue(), stderr=said.getvalue())
 
 
 @pytest.fixture(scope="module")
 def contents(demo):
-    assert demo.exit_code == 0, demo.output
     return json.loads(demo.stdout)
 
 
@@ -69,7 +75,7 @@ def test_the_demo_writes_one_page_on_all_verbs(demo, contents):
     text = page.read_text(encoding="utf-8")
     for verb, content in contents.items():
         assert (page.parent / verb / "result.json").exists()
-        assert f"limbeck demo {verb}" in text
+        assert f"examples/demo.py {verb}" in text
         assert (
             content["summary"] in json.loads((page.parent / "report.json").read_text())["findings"]
         )
@@ -88,20 +94,19 @@ def test_one_part_without_matplotlib_has_no_page(monkeypatch, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["condense"]  # the result folder
 
 
-def test_an_unknown_part_of_the_demo_is_refused(refused):
-    assert "did you mean 'normalize'?" in refused("demo", "normalise")
-
-
-def test_a_bad_number_is_refused(limbeck):
-    found = limbeck("demo", "compress", "--members", "0", "--quiet")
-    assert found.code == 2
-    (line,) = found.err.splitlines()
-    assert line.startswith("limbeck: Invalid value for '--members': ")
+def test_an_unknown_part_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        demos.main(["normalise"])
+    assert "invalid choice: 'normalise'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [("--steps", "0"), ("--members", "0"), ("--seed", "-1")], ids=str)
-def test_numbers_that_make_no_sense_are_refused(limbeck, tmp_path, wrong):
-    found = limbeck("demo", "condense", *wrong, "--out", tmp_path / "demo")
-    assert found.code == 2
-    assert f"Invalid value for '{wrong[0]}'" in found.err
-    assert not (tmp_path / "demo").exists()
+def test_numbers_that_make_no_sense_are_refused(tmp_path, wrong):
+    with pytest.raises(SystemExit) as ended:
+        demos.main(["compress", *wrong, "--quiet", "--out", str(tmp_path / "demo")])
+    assert str(ended.value).startswith(f"demo: {wrong[0][2:]}: expected ")
+
+
+def test_a_folder_that_another_run_uses_is_refused(tmp_path):
+    with folder_lock(tmp_path / "out"), pytest.raises(SystemExit, match="another run is using"):
+        demos.main(["condense", "--out", str(tmp_path / "out")])

@@ -1,7 +1,11 @@
-r"""The demo: all three verbs on data sets of scikit-learn, in two or three minutes."""
+r"""The demo: all three verbs on data sets of scikit-learn, in two or three minutes.
+
+python examples/demo.py [all|compress|condense|normalize] [--json] [--out FOLDER]
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import math
@@ -18,7 +22,7 @@ from torch.nn import functional as F
 
 import limbeck as lb
 from limbeck import storage
-from limbeck.arguments import choice
+from limbeck.cli.folder import folder_lock
 from limbeck.condensation.models import logistic
 from limbeck.report import records
 
@@ -120,11 +124,10 @@ def run(
         "compress": partial(compress_ensemble, members=members),
         "condense": condense_posterior, "normalize": normalize_rbm,
     }  # fmt: skip
-    choice("part", part, ("all", *verbs))
     contents = {}
     for verb in verbs if part == "all" else [part]:
         result, options = verbs[verb](say, steps, training)
-        command = f"limbeck demo {verb}"
+        command = f"python examples/demo.py {verb}"
         content, arrays = records.to_record(result, verb=verb, command=command, **options)
         storage.write(folder / verb, content, arrays)
         contents[verb] = storage.read(folder / verb).content
@@ -139,3 +142,28 @@ def run(
         say(f"The report on all parts is {page}. Next: limbeck compress --help.")
     if as_json:
         print(json.dumps(contents, indent=1))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = ["all", "compress", "condense", "normalize"]
+    parser.add_argument("part", nargs="?", choices=parts, default="all", help="default: all")
+    parser.add_argument("--members", type=int, default=10, help="nets in the teacher ensemble")
+    parser.add_argument("--steps", type=int, default=3000, help="steps of each distillation")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bars")
+    parser.add_argument("--out", type=Path, default=Path("limbeck-demo"), help="for pages")
+    given = parser.parse_args(arguments)
+    try:
+        with folder_lock(given.out):
+            run(
+                given.part, given.members, given.steps, given.seed, as_json=given.json,
+                progress=not given.quiet, folder=given.out,
+            )  # fmt: skip
+    except lb.LimbeckError as error:
+        raise SystemExit(f"demo: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
