@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -151,8 +152,10 @@ def _as_dates(column: pd.Series, path: Path) -> pd.Series:
     try:
         if pd.api.types.is_numeric_dtype(column.dtype):  # which would be nanoseconds since 1970
             raise ValueError("its values are numbers")
-        return pd.to_datetime(column)
-    except (ValueError, TypeError, OverflowError) as error:
+        with warnings.catch_warnings():  # of dates that may be read in two ways
+            warnings.simplefilter("error", UserWarning)
+            return pd.to_datetime(column)
+    except (ValueError, TypeError, OverflowError, UserWarning) as error:
         received = f"{column.name!r} of {path}, unreadable: {str(error).splitlines()[0]}"
         raise ArgumentError("--dates", received, "a column of dates such as 2026-11-19") from error
 
