@@ -316,7 +316,8 @@ class GaussianPath(LinearPath):
     def _short_chains(self, x: Tensor, end: float, generator: torch.Generator) -> Tensor:
         r"""Rows (n, size) after sweeps from events (n, *shape), until a time."""
         rows, target = x.flatten(1), self.target
-        own = not isinstance(target, Energy) or target.sampler is not None
+        own = callable(getattr(target, "advance", None))
+        own = own and getattr(target, "sampler", True) is not None  # not an energy's default
         mean, factor = moments(rows)
         self._set(mean[None], factor[None], rows.new_ones(1))
         self.differentiable = rows.shape[1] > 1
