@@ -297,7 +297,7 @@ class GaussianPath(LinearPath):
             raise ArgumentError("target", "a density of zero at its starts", expected)
         began, left = time.monotonic(), densities.time_left()
         x = self._short_chains(x, began + 0.1 * left, generator)
-        boxes, shares = self._missed(densities, x, began + 0.25 * left)
+        boxes, shares = self._missed(densities, x, began + 0.3 * left)
         mean, factor = moments(x)
         means = torch.stack([mean, *(box.peak.to(mean) for box in boxes)])
         factors = torch.stack([factor, *(box.factor.to(mean) for box in boxes)])
@@ -353,8 +353,7 @@ class GaussianPath(LinearPath):
             if share > 1e-3 and visited < 0.1 * share and region.error < 0.5:
                 boxes.append(box)
                 shares.append(share)
-        if boxes:
-            densities.peaks = torch.stack([box.peak for box in boxes])
+        densities.boxes = search.sets
         return boxes[:MAX_NORMALS], shares[:MAX_NORMALS]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
