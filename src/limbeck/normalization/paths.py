@@ -296,8 +296,8 @@ class GaussianPath(LinearPath):
             expected = "a density above zero at starts: a target.start(n, generator)"
             raise ArgumentError("target", "a density of zero at its starts", expected)
         began, left = time.monotonic(), densities.time_left()
-        x = self._short_chains(x, began + 0.1 * left, generator)
-        boxes, shares = self._missed(densities, x, began + 0.3 * left)
+        x = self._short_chains(x, began + 0.25 * left, generator)
+        boxes, shares = self._missed(densities, x, began + 0.5 * left)
         mean, factor = moments(x)
         means = torch.stack([mean, *(box.peak.to(mean) for box in boxes)])
         factors = torch.stack([factor, *(box.factor.to(mean) for box in boxes)])
