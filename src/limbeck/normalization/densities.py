@@ -245,7 +245,7 @@ class Densities:
         self.seed = seed
         self.deadline = math.inf  # on the monotonic clock; checks that would take longer are left
         self.search_seconds = 0.0  # of a search for modes
-        self.peaks: Tensor | None = None  # that climbs led to before the estimate
+        self.boxes = list[Any]()  # around peaks that climbs led to before the estimate
         self.device, self.dtype = place_of(target)
         self._proposal = None if proposal is None else Proposal(proposal)
         if self._proposal is None:

@@ -127,7 +127,7 @@ def _thinnest_shell(ellipse: Affine, x: Tensor) -> Affine:
     return shell if spreads[1] < 0.5 * spreads[0] else ellipse
 
 
-class Autoregressive:
+class ConditionalStudentT:
     r"""Conditional densities, one variable after the other, of Student t form.
 
     Location and log scale of each are functions of those before it: linear terms, squares, and
@@ -266,7 +266,7 @@ def candidates(kind: str, x: Tensor, factor: Tensor, seed: int) -> list[Candidat
         "gaussian": [("", partial(StudentT, degrees=math.inf))],
         "student_t": [(f" ({nu:g})", partial(StudentT, degrees=nu)) for nu in DEGREES],
         "autoregressive": [
-            ("", partial(Autoregressive, factor=factor, sort=sort))
+            ("", partial(ConditionalStudentT, factor=factor, sort=sort))
             for sort in (False, True)
             if dim > 1
         ],

@@ -296,8 +296,8 @@ class GaussianPath(LinearPath):
             expected = "a density above zero at starts: a target.start(n, generator)"
             raise ArgumentError("target", "a density of zero at its starts", expected)
         began, left = time.monotonic(), densities.time_left()
-        x = self._short_chains(x, began + 0.1 * left, generator)
-        boxes, shares = self._missed(densities, x, began + 0.25 * left)
+        x = self._short_chains(x, began + 0.25 * left, generator)
+        boxes, shares = self._missed(densities, x, began + 0.5 * left)
         mean, factor = moments(x)
         means = torch.stack([mean, *(box.peak.to(mean) for box in boxes)])
         factors = torch.stack([factor, *(box.factor.to(mean) for box in boxes)])
@@ -316,7 +316,8 @@ class GaussianPath(LinearPath):
     def _short_chains(self, x: Tensor, end: float, generator: torch.Generator) -> Tensor:
         r"""Rows (n, size) after sweeps from events (n, *shape), until a time."""
         rows, target = x.flatten(1), self.target
-        own = not isinstance(target, Energy) or target.sampler is not None
+        own = callable(getattr(target, "advance", None))
+        own = own and getattr(target, "sampler", True) is not None  # not an energy's default
         mean, factor = moments(rows)
         self._set(mean[None], factor[None], rows.new_ones(1))
         self.differentiable = rows.shape[1] > 1
@@ -352,8 +353,7 @@ class GaussianPath(LinearPath):
             if share > 1e-3 and visited < 0.1 * share and region.error < 0.5:
                 boxes.append(box)
                 shares.append(share)
-        if boxes:
-            densities.peaks = torch.stack([box.peak for box in boxes])
+        densities.boxes = search.sets
         return boxes[:MAX_NORMALS], shares[:MAX_NORMALS]
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -133,7 +134,8 @@ class RealSearch:
         self.evaluations += len(rows)
         x = rows.to(self.densities.dtype).reshape(-1, *self.densities.support.shape)
         try:
-            log = self.densities.target.log_unnormalized(x).double()
+            with warnings.catch_warnings(action="ignore"):  # overflow is no surprise far out
+                log = self.densities.target.log_unnormalized(x).double()
         except Exception:  # a user's function may fail where no chain comes
             return rows.new_full((len(rows),), -math.inf)
         return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
@@ -146,14 +148,10 @@ class RealSearch:
         """
         some = chosen_rows(self.draws, 16, self.generator)
         own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
-        given = [rows.flatten(1).to(some) for rows in (self.given, self.densities.peaks)
-                 if rows is not None]  # fmt: skip
-        parts = [
-            some,
-            0 * some[:1],
-            own,
-            *(chosen_rows(rows, 16, self.generator) for rows in given),
-        ]
+        known = [box.centre for box in self.densities.boxes]
+        parts = [some, 0 * some[:1], own, *known]
+        if self.given is not None:
+            parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
         place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
         size = some.shape[1]
         far = 2 ** (10 * torch.rand(self.far, 1, **place))
@@ -232,12 +230,13 @@ class RealSearch:
 
     def boxes(self, most: int = 12) -> list[Box]:
         r"""Boxes around the peaks that seem to have most of the mass; one may lie in another."""
+        self.log_p(self.draws[:64])  # the first one may prepare something
         began = time.monotonic()
         self.log_p(self.draws[:64])
         took, left = time.monotonic() - began, self.end - began
-        if 5 * ROUNDS * len(self.centre) * took > left:  # two climbs, and what follows
-            self.hurried = True
-            return []
+        if 4 * ROUNDS * len(self.centre) * took > left:  # two climbs
+            self.hurried = not self.densities.boxes
+            return self.densities.boxes
         self.far = int(min(FAR_EVENTS, 16 * left / max(took, 1e-9)))
         peaks, value = self._distinct(*self.climb(self.starts()))
         if len(peaks):
