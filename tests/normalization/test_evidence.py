@@ -460,3 +460,23 @@ def test_draws_with_wrong_weights_of_two_modes_are_doubted():
     assert right.verdict.trustworthy
     assert abs(right.value - math.log(2 * math.pi)) < 4 * right.std_error
     assert lb.log_evidence(density(0.8), both, progress=False).verdict.state == "doubtful"
+
+
+def test_a_flat_variable_is_right_where_its_support_is_bounded():
+    g = torch.Generator().manual_seed(5)
+    draws = {
+        "x": torch.randn(2000, generator=g),
+        "a": 2 + 3 * torch.rand(2000, generator=g),
+        "p": torch.as_tensor(np.random.default_rng(5).dirichlet(np.ones(3), 2000)).float(),
+    }
+    support = {"a": (2, 5), "p": "simplex"}
+
+    def log_density(d):
+        return -d["x"].square() / 2
+
+    e = lb.log_evidence(log_density, draws, support=support, layout="draws")
+    truth = math.log(2 * math.pi) / 2 + math.log(3) - math.log(2)  # a triangle's area is 1/2
+    assert e.verdict.trustworthy, e.verdict
+    assert abs(e.value - truth) < 4.5 * e.std_error
+    with refused("draws['a']", "does not depend"):  # improper
+        lb.log_evidence(log_density, draws, support={"p": "simplex"}, layout="draws")

@@ -103,6 +103,12 @@ class Part:
             expected = f"at least {least} axes for {self.support}"
             raise ArgumentError(name, f"the shape {shape} of one draw", expected)
 
+    @property
+    def bounded(self) -> bool:
+        r"""Whether a density that does not depend on them has an integral."""
+        ends = hasattr(self.constraint, "lower_bound") and hasattr(self.constraint, "upper_bound")
+        return ends or self.constraint in (constraints.simplex, constraints.corr_cholesky)
+
     def constrained(self, u: Tensor) -> tuple[Tensor, Tensor]:
         r"""Values (n, columns) of unconstrained ones (n, size), and the log volume (n,)."""
         u = u.reshape(len(u), *self.transform.inverse_shape(self.shape))

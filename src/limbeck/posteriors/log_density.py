@@ -159,7 +159,7 @@ class LogDensity:
 
     @torch.no_grad()
     def unused(self, rows: Tensor) -> list[str]:
-        r"""Variables of draws (n, …) that the log density does not depend on."""
+        r"""Unbounded variables of draws (n, …) that the log density does not depend on."""
         u = self.coordinates.unconstrained(rows[spread(len(rows), 8)])
         before, _ = self.coordinates.constrained(u)
         names = list[str]()
@@ -170,4 +170,5 @@ class LogDensity:
             same = self._protected(before) == self._protected(after)
             if same.all() and not (changed == u).all():
                 names.append(self.coordinates.owner(coordinate))
-        return list(dict.fromkeys(names))
+        bounded = {part.name for part in self.coordinates.parts if part.bounded}
+        return [name for name in dict.fromkeys(names) if name not in bounded]

@@ -86,7 +86,6 @@ def _numpyro_support(constraint: Any, name: str) -> Any:
     named = {
         "Real": None, "RealVector": None, "Simplex": "simplex", "OrderedVector": "ordered",
         "CorrCholesky": torch.distributions.constraints.corr_cholesky,
-        "LowerCholesky": torch.distributions.constraints.lower_cholesky,
     }  # fmt: skip
     if kind not in named:
         raise ArgumentError(f"model[{name!r}]", f"the support {kind}", f"one of {list(named)}")
