@@ -154,6 +154,21 @@ def test_an_antithetic_series_is_never_worth_more_than_n_log_n():
     assert float(fed(alternating).ess) == pytest.approx(n * math.log10(n))
 
 
+@pytest.mark.parametrize(("share", "size"), [(0.05, 1e4), (0.05, 10.0), (0.1, -5.0)])
+@pytest.mark.parametrize("count", [200, 1000, 3000])
+def test_a_late_jump_is_a_reason_and_rough_draws_are_none(count, share, size):
+    g = torch.Generator().manual_seed(count)
+    tails = torch.distributions.StudentT(3.0)
+    for k in range(5):
+        torch.manual_seed(100 * k + count)
+        series = autoregressive(0.9, 4, count, k) if k % 2 else tails.sample((4, count))
+        series = torch.stack([series, torch.randn(4, count, generator=g)], 2).double()
+        assert not any("far from those before" in reason for reason in fed(series).reasons())
+        series[:, int((1 - share) * count) :, 1] += size
+        (reason,) = (r for r in fed(series).reasons() if "far from those before" in r)
+        assert reason.endswith(": coordinate 1")
+
+
 def test_far_from_zero_nothing_is_lost():
     series = autoregressive(0.5, 4, 1280)
     near, far = fed(series), fed(1e8 + series)
