@@ -27,6 +27,7 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +137,11 @@ def calls(draw: st.DrawFn, known: list[Target]) -> tuple[Target, str]:
     extra: list[str] = []
     if len(names) < len(target.parameters) and target.name in values.VERBS:
         extra = draw(
-            st.lists(st.sampled_from([*sorted(Training.names()), "sixe"]), max_size=2, unique=True)
+            st.lists(
+                st.sampled_from([*sorted(field.name for field in fields(Training)), "sixe"]),
+                max_size=2,
+                unique=True,
+            )
         )
     wrong = draw(st.sampled_from((0, 0, 1, 1, 1, 1, 2, 3)))
     both = [*names, *(n for n in extra if n not in names)]
