@@ -80,6 +80,8 @@ def picture(width: float, height: float) -> Callable[[Callable[P, str]], Callabl
         def drawn(saved: object, ax: Axes | None = None, **options: object) -> Axes:
             style = {} if ax is not None else STYLE
             with load_matplotlib().rc_context(style):
+                if ax is not None and not callable(getattr(ax, "set_label", None)):
+                    raise ArgumentError("ax", f"a {type(ax).__name__}", "matplotlib's Axes")
                 ax = new_figure(width, height).subplots() if ax is None else ax
                 ax.set_label(draw(saved, ax, **options))  # type: ignore[arg-type]
             return ax
