@@ -3,14 +3,13 @@ r"""A result folder: it is complete, or marked as unfinished and can be resumed.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from limbeck.cli.options import parse_config, to_toml
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, require_path
+from limbeck.errors import ArgumentError, LimbeckError, require_path
 from limbeck.records import encode
 from limbeck.storage import checkpoints, disk, folders
 from limbeck.storage.files import differences
@@ -126,16 +125,6 @@ def refuse_other_content(path: Path) -> None:
         what = "is a file" if not path.is_dir() else "holds other things than a result"
         expected = "a new or empty folder, or one that the same command wrote"
         raise ArgumentError("--out", f"{path}, which {what}", expected)
-
-
-def default_folder(command: str, options: Mapping[str, Any]) -> Path:
-    r"""The folder of a command that names none: one with the same settings, or the next new one."""
-    for number in itertools.count(1):
-        path = Path(f"limbeck-{command}" + (f"-{number}" if number > 1 else ""))
-        with suppress(CheckpointError):  # a damaged folder is left alone
-            if not path.exists() or (_holds(path) and not _differences(path, command, options)):
-                return path
-    raise AssertionError
 
 
 def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
