@@ -67,7 +67,7 @@ def test_recall_and_divergence_of_every_class():
         assert divergence == pytest.approx(m.kl(teacher[rows], student[rows]).mean())
         assert verdict(found, f"recall[{k}]={known[k] - 0.01}")["held"]
         assert not verdict(found, f"recall[{k}]={known[k] + 0.01}")["held"]
-    assert "the test rows have no such class, but 0, 1" in verdict(found, "recall[9]=0.1")["words"]
+    assert "the test rows have no such class" in verdict(found, "recall[9]=0.1")["words"]
     rarest = found.by_class[str(found.rarest.name)].measures["student"]["kl"].value
     assert found.measures["student"]["rare_kl"].value == pytest.approx(rarest)
     assert "rare_kl" not in found.retention_by
