@@ -105,7 +105,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     folders.refuse_other_content(out)
     with folders.folder_lock(out):
         folder = folders.Folder(out, name, {**options, "out": str(out)}, common.overwrite)
-        text, content = _make_result(folder, ctx, common, verb, requirements)
+        text, content = _make_result(folder, common, verb, requirements)
     if common.json:
         show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
     elif not common.quiet:
@@ -122,9 +122,8 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
 
 
 def _make_result(
-    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
-    requirements: Sequence[Requirement],
-) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    folder: Folder, common: Common, verb: Callable[..., Outcome], requirements: list[Requirement]
+) -> tuple[str, dict[str, Any]]:
     r"""Finish the folder; return the tables for the terminal and the folder's content."""
     failure = None
     try:

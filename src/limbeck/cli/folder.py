@@ -110,8 +110,13 @@ class Folder:
                 folders.remove(self.work)  # a lock in it is removed by its owner
 
     def _refuse_other(self, place: Path, what: str) -> None:
-        r"""Refuse a folder whose settings are others."""
-        if different := _differences(place, self.command, self.options):
+        r"""Refuse a folder of another command or of other settings."""
+        saved = saved_options(place)
+        other = saved.pop("command", None)
+        different = differences(_settings(saved), _settings(self.options))
+        if other != self.command:
+            different = [f"it is of limbeck {other}"]
+        if different:
             received = f"{place}, which holds {what} of other settings: {'; '.join(different)}"
             raise ArgumentError("--out", received, "another folder, or --overwrite to replace it")
 
@@ -125,14 +130,6 @@ def refuse_other_content(path: Path) -> None:
         what = "is a file" if not path.is_dir() else "holds other things than a result"
         expected = "a new or empty folder, or one that the same command wrote"
         raise ArgumentError("--out", f"{path}, which {what}", expected)
-
-
-def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
-    r"""The differences between the settings of a folder and the given ones, as text."""
-    saved = saved_options(place)
-    if (other := saved.pop("command", None)) != command:
-        return [f"it is of limbeck {other}"]
-    return differences(_settings(saved), _settings(options))
 
 
 def _holds(path: Path) -> str:

@@ -67,16 +67,12 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
     module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
     function = None if predict is None else predict_function(predict)
-    try:
-        with rename_argument("predict", "--predict"), rename_argument("student", "--student"):
-            return lb.load(folder, module, predict=function)
-    except ArgumentError as error:
-        option = error.argument
-        if {"--predict": function, "--student": module}.get(option, error) is not None:
-            raise
-        name = saved_options(folder).get(option.strip("-"))
-        received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
-        raise ArgumentError(option, received, "module:name; code is not saved") from None
+    options, more = saved_options(folder), ", as module:name (then {!r})"
+    with (
+        rename_argument("predict", "--predict", more.format(options.get("predict"))),
+        rename_argument("student", "--student", more.format(options.get("student"))),
+    ):
+        return lb.load(folder, module, predict=function)
 
 
 def report(
