@@ -19,10 +19,10 @@ CONTROL = re.compile(
 )
 
 
-def listed(numbers: Sequence[int], most: int = 8) -> str:
-    r"""The first few numbers as text, and how many there are."""
-    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
+def listed(names: Sequence[object], most: int = 8) -> str:
+    r"""The first few names or numbers as text, and how many there are."""
+    more = f", … ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def compared(

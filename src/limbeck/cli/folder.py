@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,17 @@ PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     r"""Lock a folder, which is made if needed, and removed at the end if it is empty."""
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError("--out", f"{folder}, which is a file", "a folder, new or empty")
-    try:
-        disk.make_folder(folder)
-        lock = disk.lock(folder / "run", 0)
-        lock.__enter__()
-    except TimeoutError:
-        message = f"--out: another run is using {folder}; wait for it, stop it, or choose"
-        raise LimbeckError(f"{message} another folder with --out") from None
-    except OSError as error:
-        raise _not_writable(folder, error) from error
-    try:
+    with ExitStack() as stack:
+        stack.callback(disk.remove_empty, folder)  # it stays if it holds a result
+        try:
+            disk.make_folder(folder)
+            stack.enter_context(disk.lock(folder / "run", 0))
+        except TimeoutError:
+            message = f"--out: another run is using {folder}; wait for it, stop it, or choose"
+            raise LimbeckError(f"{message} another folder with --out") from None
+        except OSError as error:
+            raise _not_writable(folder, error) from error
         yield
-    finally:
-        lock.__exit__(None, None, None)
-        disk.remove_empty(folder)  # it stays if it holds a result
 
 
 def _not_writable(folder: Path, error: Exception) -> ArgumentError:

@@ -26,6 +26,7 @@ from limbeck.errors import (
     rename_argument,
     require_path,
 )
+from limbeck.text import listed
 
 if TYPE_CHECKING:
     from limbeck.storage.folders import Files
@@ -177,7 +178,7 @@ def _describe_tensors(path: Path) -> dict[str, str]:
     npz = path.suffix.lower() == ".npz"
     arrays = files.read_data(path, "path") if npz else read_tensors(path)[0]
     names = [f"{name} {tuple(array.shape)}" for name, array in arrays.items()]
-    return {"is": "arrays" if npz else "tensors", "names": _first(names)}
+    return {"is": "arrays" if npz else "tensors", "names": listed(names, 12)}
 
 
 def _describe_model(path: Path) -> dict[str, str]:
@@ -198,11 +199,7 @@ def _describe_rows(path: Path) -> dict[str, str]:
         return {"is": f"an array of shape {x.shape} and type {x.dtype}"}
     columns = [f"{name} ({kind})" for name, kind in zip(x.columns, x.dtypes, strict=True)]
     is_ = f"a table of {len(x):,} rows and {len(columns)} columns"
-    return {"is": is_, "columns": _first(columns)}
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return {"is": is_, "columns": listed(columns, 12)}
 
 
 PICKLE = {
