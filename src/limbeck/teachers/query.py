@@ -357,5 +357,4 @@ class _Session:
             self.saved += len(numbers)
         except CheckpointError as error:
             self.writable = False
-            message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warn(message)
+            warn(f"{error}. Predictions are returned, but no longer stored on disk.")
