@@ -210,9 +210,8 @@ def cast(part: Part, device: torch.device, dtype: torch.dtype | None, argument: 
 
 def check_rows(values: Tensor, rows: int, argument: str, of: str) -> None:
     r"""Refuse a tensor that does not have as many rows as something else."""
-    if values.ndim == 0 or len(values) != rows:
-        received = f"{len(values)} rows" if values.ndim else "a single number"
-        raise ArgumentError(argument, received, f"as many rows as {of}: {rows}")
+    if len(values) != rows:
+        raise ArgumentError(argument, f"{len(values)} rows", f"as many rows as {of}: {rows}")
 
 
 def as_array(value: Any, argument: str) -> Array:

@@ -99,12 +99,16 @@ def test_a_full_pipe_ends_quietly(here):
     assert not done.stderr
 
 
-def test_a_warning_is_a_line(capsys):
+def test_a_warning_is_a_line(monkeypatch, capsys):
     import warnings
 
-    with cli.print_warnings(), warnings.catch_warnings():
+    def app(**_):
         warnings.simplefilter("always")
         warnings.warn("the chains\nare few", stacklevel=1)
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(SystemExit):
+        cli.main()
     assert capsys.readouterr().err == "limbeck: note: the chains are few\n"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from limbeck import storage
-from limbeck.cli.folder import CONFIG, DIGESTS, Folder, default_folder, is_unfinished, result_folder
+from limbeck.cli.folder import CONFIG, DIGESTS, Folder, is_unfinished, result_folder
 from limbeck.storage import checkpoints, folders
 from tests.refusals import refused
 
@@ -72,12 +72,3 @@ def test_what_is_not_limbecks_is_never_touched(here, overwrite):
     with refused("--out", "holds other things"):
         Folder(Path("mine"), "logz", OPTIONS, overwrite)
     assert Path("mine/result.json").read_text() == "my own"
-
-
-def test_a_free_name_is_found(here):
-    assert default_folder("logz", OPTIONS) == Path("limbeck-logz")
-    finished(Folder(Path("limbeck-logz"), "logz", OPTIONS))
-    assert default_folder("logz", OPTIONS) == Path("limbeck-logz")
-    assert default_folder("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-2")
-    Path("limbeck-logz-2").mkdir()
-    assert default_folder("logz", {**OPTIONS, "steps": 9}) == Path("limbeck-logz-3")

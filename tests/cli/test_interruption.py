@@ -167,16 +167,16 @@ def test_an_unfinished_run_is_recognised(limbeck, refused, calls, words):
     assert "continuing" not in anew.err
 
 
-def test_without_a_folder_named_the_same_command_finds_its_own(limbeck, calls, words):
-    assert limbeck(*words, "--seed", "1").code == 0
+def test_without_a_folder_named_the_same_command_finds_its_own(limbeck, refused, calls, words):
     calls.update(count=0, at=70)
     assert limbeck(*words).code == 130
-    assert is_unfinished(Path("limbeck-compress-2"))
+    assert is_unfinished(Path("limbeck-compress"))
+    assert "seed was 0 and is 1" in refused(*words, "--seed", "1")
     resumed = limbeck(*words)
     assert resumed.code == 0
     assert "continuing after step" in resumed.err
-    assert not is_unfinished(Path("limbeck-compress-2"))
-    assert not Path("limbeck-compress-3").exists()
+    assert not is_unfinished(Path("limbeck-compress"))
+    assert "seed was 0 and is 1" in refused(*words, "--seed", "1")
 
 
 def test_repeating_keeps_the_old_result_until_the_new_one_is_whole(limbeck, calls, words):

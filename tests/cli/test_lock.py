@@ -92,5 +92,6 @@ def test_an_error_within_unlocks(here):
 
 
 def test_a_file_is_no_folder(here):
-    with refused("--out", "which is a file"), folder_lock(Path("x.npy")):
+    with refused("--out", "x.npy, which cannot be written to"), folder_lock(Path("x.npy")):
         raise AssertionError
+    assert Path("x.npy").is_file()

@@ -76,7 +76,7 @@ def test_a_bag_of_ones_own_function_says_what_it_needs(limbeck, refused, here):
     Path("models.py").rename("moved.py")
     del sys.modules["models"]
     line = refused("export", out, "bag.pt2")
-    assert line.startswith("--predict: expected module:name")
+    assert re.match("--predict: expected .*, as module:name", line)
     assert "(then 'models:predict')" in line
     torch.testing.assert_close(exported(limbeck, out, "--predict", "moved:predict"), first)
     line = refused("export", out, "bag.pt2", "--predict", "linear")

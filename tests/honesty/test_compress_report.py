@@ -164,7 +164,7 @@ def test_a_regression_has_no_rare_classes():
     assert "unchecked" not in report.sentence()
     (required,) = verdicts(report, "rare_recall=0.1")
     assert not required["held"]
-    assert "it is not measured for regression" in required["words"]
+    assert "it could not be computed" in required["words"]
 
 
 def test_what_could_not_be_computed_does_not_meet_a_requirement():
@@ -173,7 +173,7 @@ def test_what_could_not_be_computed_does_not_meet_a_requirement():
     (required,) = verdicts(unlabelled, "accuracy=0")
     assert not required["held"]
     assert required["words"] == (
-        "accuracy is unchecked: there were no labels to compare with; 0 was required"
+        "accuracy is unchecked: it could not be computed from these rows and labels; 0 was required"
     )
     rows = np.linspace(-1, 1, 50)
     backwards = fidelity("regression", -rows, -rows, rows)  # an R² below zero has no part

@@ -6,8 +6,6 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -18,7 +16,7 @@ from limbeck.cli.command import BROKEN_PIPE, FAULT, INTERRUPTED, USER, as_comman
 from limbeck.cli.files import IMPORTED_FILES
 from limbeck.errors import LimbeckError
 
-__all__ = ["app", "main", "print_warnings"]
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     help="limbeck turns a cumbersome model into a convenient one that does the same job.",
@@ -57,7 +55,8 @@ def main() -> None:
     An error is printed in one line.
     """
     try:
-        with print_warnings():
+        with warnings.catch_warnings():  # each is printed as one line, without its place
+            warnings.showwarning = lambda message, *_, **__: say(f"note: {_one_line(message)}")
             result = app(standalone_mode=False, prog_name="limbeck")
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
@@ -107,14 +106,3 @@ def _in_users_file(error: BaseException | None) -> str | None:
 
 def _one_line(error: object) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-@contextmanager
-def print_warnings() -> Iterator[None]:
-    r"""Context in which a warning is printed as one line, without file and line number."""
-    before = warnings.showwarning
-    warnings.showwarning = lambda message, *_, **__: say(f"note: {_one_line(message)}")
-    try:
-        yield
-    finally:
-        warnings.showwarning = before

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -85,10 +85,7 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
     r"""Run a verb, write its result folder, print the result, and exit."""
     from limbeck.cli import folder as folders
 
-    export = _export_path(ctx, common)
-    common = replace(common, export=export)
-    ctx.params["export"] = export
-    name = str(ctx.info_name)
+    name, export = str(ctx.info_name), common.export
     params = [param.name for param in ctx.command.params if param.name not in ONE_CALL]
     values = {param: ctx.params[param] for param in params if param in ctx.params}
     options = json.loads(json.dumps(values, default=str))  # paths as strings, for TOML
@@ -104,11 +101,11 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
             raise LimbeckError("--export: ONNX needs the extra: pip install 'limbeck[onnx]'")
         if export.parent.exists() and not export.parent.is_dir():
             raise LimbeckError(f"--export: {export.parent} is a file; {export} cannot be under it")
-    out = folders.default_folder(name, options) if common.out is None else common.out
+    out = common.out or Path(f"limbeck-{name}")
     folders.refuse_other_content(out)
     with folders.folder_lock(out):
         folder = folders.Folder(out, name, {**options, "out": str(out)}, common.overwrite)
-        text, content = _make_result(folder, ctx, common, verb, requirements)
+        text, content = _make_result(folder, common, verb, requirements)
     if common.json:
         show(json.dumps({"folder": str(out), **content}, indent=1, ensure_ascii=False))
     elif not common.quiet:
@@ -124,22 +121,9 @@ def _run(ctx: typer.Context, common: Common, verb: Callable[..., Outcome]) -> No
         raise typer.Exit(UNMET)
 
 
-def _export_path(ctx: typer.Context, common: Common) -> Path | None:
-    r"""Where to export to; of another --out than a config's, not over that one's export."""
-    saved, source = (ctx.default_map or {}).get("out"), ctx.get_parameter_source("export")
-    elsewhere = saved is not None and common.out is not None and common.out != Path(saved)
-    from_config = source is not None and source.name == "DEFAULT_MAP"
-    if common.export is None or common.out is None or not (elsewhere and from_config):
-        return common.export
-    path = common.export.with_name(f"{common.out.name}-{common.export.name}")
-    say(f"--export: {path}, since {common.export} belongs to {saved}")
-    return path
-
-
 def _make_result(
-    folder: Folder, ctx: typer.Context, common: Common, verb: Callable[..., Outcome],
-    requirements: Sequence[Requirement],
-) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    folder: Folder, common: Common, verb: Callable[..., Outcome], requirements: list[Requirement]
+) -> tuple[str, dict[str, Any]]:
     r"""Finish the folder; return the tables for the terminal and the folder's content."""
     failure = None
     try:

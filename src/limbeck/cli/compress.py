@@ -189,21 +189,13 @@ def compress(
         loss=_loss(loss, derivatives, given.task), keep=keep, max_bytes=max_bytes,
         max_latency=max_latency, **training, **given.passed() | {"max_queries": max_queries},
     )  # fmt: skip
-    path, problem = Path(given.teacher), result.problem
-    # a pickle that only refers to a model is not its size
-    pickled = path.suffix.lower() in files.PICKLE_SUFFIXES
-    if pickled and problem is not None and problem.teacher.bytes() is not None:
-        from limbeck.teachers.fingerprints import of_files
-        from limbeck.teachers.row_teacher import ModelFile
-
-        problem.teacher.file = ModelFile(path, of_files([path]), path.stat().st_size)
     x = _teacher_rows(test_rows.x, model, given.rows)
     try:
         report = result.report(
             x, test_rows.y, groups=groups, time=timing, sample_weight=test_rows.weight
         )
     except TeacherError as error:
-        if problem is None or problem.query.usage.stop_reason is None:
+        if result.problem is None or result.problem.query.usage.stop_reason is None:
             raise
         say(f"there is no report: {error}")  # the student is complete, and is saved
         return Outcome(result, {}, str(result), result)

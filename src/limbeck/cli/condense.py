@@ -13,7 +13,7 @@ import limbeck as lb
 from limbeck.cli import files
 from limbeck.cli.command import Outcome
 from limbeck.cli.options import Common, Drop, Preset
-from limbeck.errors import ArgumentError, choice, rename_argument, require_path
+from limbeck.errors import ArgumentError, choice, rename_argument
 
 Draws = Annotated[
     list[str],
@@ -46,11 +46,9 @@ def predict_function(text: str) -> Callable[..., Any]:
 
 
 def _load_draws(texts: list[str], argument: str) -> Any:
-    r"""The user's own object, or the paths of files that exist."""
+    r"""The user's own object, or paths of files."""
     if len(texts) == 1 and files.is_reference(texts[0]):
         return files.load_object(texts[0], argument)
-    for text in texts:
-        require_path(Path(text), argument, "existing files, or module:name")
     return texts if len(texts) > 1 else texts[0]
 
 

@@ -2,7 +2,6 @@ r"""Arguments of the command line: data files, and the user's own code as `modul
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limbeck.errors import ArgumentError, refuse_unreadable, require_path
+from limbeck.errors import ArgumentError, refuse_unreadable, require_path, suggestion
 
 if TYPE_CHECKING:  # --help must not wait for these
     import numpy as np
@@ -76,8 +75,7 @@ def _import_module(name: str, text: str, argument: str) -> ModuleType:
             received = f"{text!r}, whose import fails ({reason})"
             expected = "a module that can be imported; --debug shows more"
             raise ArgumentError(argument, received, expected) from error
-        near = difflib.get_close_matches(missing, [p.stem for p in here.glob("*.py")], n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = suggestion(missing, [path.stem for path in here.glob("*.py")])
         expected = f"a module in {here} or installed{hint}"
         raise ArgumentError(argument, f"{text!r}, and there is no {name!r}", expected) from None
     if origin := getattr(module, "__file__", None):

@@ -3,14 +3,13 @@ r"""A result folder: it is complete, or marked as unfinished and can be resumed.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from limbeck.cli.options import parse_config, to_toml
-from limbeck.errors import ArgumentError, CheckpointError, LimbeckError, require_path
+from limbeck.errors import ArgumentError, LimbeckError, require_path
 from limbeck.records import encode
 from limbeck.storage import checkpoints, disk, folders
 from limbeck.storage.files import differences
@@ -24,22 +23,17 @@ PRINTING = ("out", "json", "quiet", "require", "verdicts", "export", "checkpoint
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     r"""Lock a folder, which is made if needed, and removed at the end if it is empty."""
-    if folder.exists() and not folder.is_dir():
-        raise ArgumentError("--out", f"{folder}, which is a file", "a folder, new or empty")
-    try:
-        disk.make_folder(folder)
-        lock = disk.lock(folder / "run", 0)
-        lock.__enter__()
-    except TimeoutError:
-        message = f"--out: another run is using {folder}; wait for it, stop it, or choose"
-        raise LimbeckError(f"{message} another folder with --out") from None
-    except OSError as error:
-        raise _not_writable(folder, error) from error
-    try:
+    with ExitStack() as stack:
+        stack.callback(disk.remove_empty, folder)  # it stays if it holds a result
+        try:
+            disk.make_folder(folder)
+            stack.enter_context(disk.lock(folder / "run", 0))
+        except TimeoutError:
+            message = f"--out: another run is using {folder}; wait for it, stop it, or choose"
+            raise LimbeckError(f"{message} another folder with --out") from None
+        except OSError as error:
+            raise _not_writable(folder, error) from error
         yield
-    finally:
-        lock.__exit__(None, None, None)
-        disk.remove_empty(folder)  # it stays if it holds a result
 
 
 def _not_writable(folder: Path, error: Exception) -> ArgumentError:
@@ -111,8 +105,13 @@ class Folder:
                 folders.remove(self.work)  # a lock in it is removed by its owner
 
     def _refuse_other(self, place: Path, what: str) -> None:
-        r"""Refuse a folder whose settings are others."""
-        if different := _differences(place, self.command, self.options):
+        r"""Refuse a folder of another command or of other settings."""
+        saved = saved_options(place)
+        other = saved.pop("command", None)
+        different = differences(_settings(saved), _settings(self.options))
+        if other != self.command:
+            different = [f"it is of limbeck {other}"]
+        if different:
             received = f"{place}, which holds {what} of other settings: {'; '.join(different)}"
             raise ArgumentError("--out", received, "another folder, or --overwrite to replace it")
 
@@ -126,24 +125,6 @@ def refuse_other_content(path: Path) -> None:
         what = "is a file" if not path.is_dir() else "holds other things than a result"
         expected = "a new or empty folder, or one that the same command wrote"
         raise ArgumentError("--out", f"{path}, which {what}", expected)
-
-
-def default_folder(command: str, options: Mapping[str, Any]) -> Path:
-    r"""The folder of a command that names none: one with the same settings, or the next new one."""
-    for number in itertools.count(1):
-        path = Path(f"limbeck-{command}" + (f"-{number}" if number > 1 else ""))
-        with suppress(CheckpointError):  # a damaged folder is left alone
-            if not path.exists() or (_holds(path) and not _differences(path, command, options)):
-                return path
-    raise AssertionError
-
-
-def _differences(place: Path, command: str, options: Mapping[str, Any]) -> list[str]:
-    r"""The differences between the settings of a folder and the given ones, as text."""
-    saved = saved_options(place)
-    if (other := saved.pop("command", None)) != command:
-        return [f"it is of limbeck {other}"]
-    return differences(_settings(saved), _settings(options))
 
 
 def _holds(path: Path) -> str:

@@ -81,7 +81,14 @@ def check_requirements(
             unchecked = f"; too few rows to check {small}" if small else ""
             title = f"{title} ({counts['title']}, {counts['rows']} rows{unchecked})"
         if value is None or not math.isfinite(value):
-            reason = _missing_reason(name, content, small)
+            reason = "it could not be computed"
+            if fidelity and name.startswith("recall["):
+                reason = "the test rows have no such class"
+            elif fidelity and name in CLASS_FIGURES and fidelity.get("task") != "regression":
+                reason = "no class but the most common has 30 test rows or more"
+            elif fidelity:
+                reason += " from these rows and labels"
+            reason += f": {small}" if small and name in CLASS_FIGURES else ""
             words, held = f"is unchecked: {reason}; {bound:g} was required", False
         else:
             held = value <= bound if most else value >= bound
@@ -94,24 +101,6 @@ def check_requirements(
             words = f"is {shown}, {limit}"
         verdicts.append(verdict(f"required {name}", held, f"{title} {words}"))
     return verdicts
-
-
-def _missing_reason(name: str, content: Mapping[str, Any], small_classes: str) -> str:
-    r"""Why a figure could not be computed."""
-    if content["verb"] != "compress":
-        return "it could not be computed"
-    if not (fidelity := content.get("fidelity")):
-        return "there were no rows to compare teacher and student on"
-    task = fidelity.get("task") or "this task"
-    if name.startswith("recall["):
-        names = ", ".join(list(fidelity.get("by_class") or {})[:10])
-        return f"the test rows have no such class, but {names or 'none at all'}"
-    if name in CLASS_FIGURES and task != "regression":
-        names = f": {small_classes}" if small_classes else ""
-        return f"no class but the most common has 30 test rows or more{names}"
-    if not fidelity.get("differences", {}).get("teacher") and task != "regression":
-        return "there were no labels to compare with"
-    return f"it is not measured for {task}, or not defined for these rows"
 
 
 def figures(content: Mapping[str, Any]) -> dict[str, Any]:

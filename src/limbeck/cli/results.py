@@ -26,6 +26,7 @@ from limbeck.errors import (
     rename_argument,
     require_path,
 )
+from limbeck.text import listed
 
 if TYPE_CHECKING:
     from limbeck.storage.folders import Files
@@ -67,16 +68,12 @@ def load_result(folder: Path, predict: str | None = None, student: str | None = 
 
     module = None if student is None else copy.deepcopy(files.load_object(student, "--student"))
     function = None if predict is None else predict_function(predict)
-    try:
-        with rename_argument("predict", "--predict"), rename_argument("student", "--student"):
-            return lb.load(folder, module, predict=function)
-    except ArgumentError as error:
-        option = error.argument
-        if {"--predict": function, "--student": module}.get(option, error) is not None:
-            raise
-        name = saved_options(folder).get(option.strip("-"))
-        received = f"a folder, {folder}, whose student needs code of yours (then {name!r})"
-        raise ArgumentError(option, received, "module:name; code is not saved") from None
+    options, more = saved_options(folder), ", as module:name (then {!r})"
+    with (
+        rename_argument("predict", "--predict", more.format(options.get("predict"))),
+        rename_argument("student", "--student", more.format(options.get("student"))),
+    ):
+        return lb.load(folder, module, predict=function)
 
 
 def report(
@@ -181,7 +178,7 @@ def _describe_tensors(path: Path) -> dict[str, str]:
     npz = path.suffix.lower() == ".npz"
     arrays = files.read_data(path, "path") if npz else read_tensors(path)[0]
     names = [f"{name} {tuple(array.shape)}" for name, array in arrays.items()]
-    return {"is": "arrays" if npz else "tensors", "names": _first(names)}
+    return {"is": "arrays" if npz else "tensors", "names": listed(names, 12)}
 
 
 def _describe_model(path: Path) -> dict[str, str]:
@@ -202,11 +199,7 @@ def _describe_rows(path: Path) -> dict[str, str]:
         return {"is": f"an array of shape {x.shape} and type {x.dtype}"}
     columns = [f"{name} ({kind})" for name, kind in zip(x.columns, x.dtypes, strict=True)]
     is_ = f"a table of {len(x):,} rows and {len(columns)} columns"
-    return {"is": is_, "columns": _first(columns)}
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return {"is": is_, "columns": listed(columns, 12)}
 
 
 PICKLE = {

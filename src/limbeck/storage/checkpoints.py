@@ -75,8 +75,7 @@ def read(folder: Path) -> Checkpoint | None:
             errors.append(error)
             continue
         if errors:
-            text = f"{errors[0]}. The run continues from the checkpoint before it, of step {step:,}"
-            warn(text)
+            warn(f"{errors[0]}. The run continues from the checkpoint before it, of step {step:,}")
         return Checkpoint(folder / name, tensors, about)
     if errors:
         raise errors[0]

@@ -87,9 +87,8 @@ def mix_labels(
 def as_labels(labels: object, n: int) -> Array:
     r"""Labels of n rows as an array (n,) or (n, K)."""
     array = as_plain_array(labels, "labels")
-    if array.ndim == 0 or len(array) != n:
-        received = f"{len(array)} labels" if array.ndim else repr(labels)
-        raise ArgumentError("labels", received, f"one for each of {n} rows")
+    if len(array) != n:
+        raise ArgumentError("labels", f"{len(array)} labels", f"one for each of {n} rows")
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 

@@ -227,7 +227,6 @@ class _Session:
             usage.deadline = time.monotonic() + query.query_seconds
         numbers = unknown[: query.queries_left].tolist()
         bar = tracked(numbers, "querying the teacher", query.progress)
-        failure: TeacherError | None = None
         try:
             with closing(cast(Generator[int, None, None], bar)):
                 if self.workers > 1:
@@ -236,19 +235,18 @@ class _Session:
                     while (batch := self._next(bar)) is not None:
                         self._collect(batch, *self._query_rows(batch))
         except TeacherError as error:
-            failure = error
+            self._write()
+            error.args, error.cached = (f"{error}; {self._remark()}",), self.saved
+            if not isinstance(error.__cause__, query.retry_on):
+                raise
+            usage.stop_reason = f"the teacher failed ({type(error.__cause__).__name__})"
+            usage.failure = error
+            return error
         except KeyboardInterrupt:
             self._write()
             raise KeyboardInterrupt(self._remark()) from None
         finally:
             self._write()
-        if failure is not None:
-            failure.args, failure.cached = (f"{failure}; {self._remark()}",), self.saved
-            if not isinstance(failure.__cause__, query.retry_on):
-                raise failure
-            usage.stop_reason = f"the teacher failed ({type(failure.__cause__).__name__})"
-            usage.failure = failure
-            return failure
         left = np.flatnonzero(~self.known)
         if not len(left):
             return None
@@ -357,5 +355,4 @@ class _Session:
             self.saved += len(numbers)
         except CheckpointError as error:
             self.writable = False
-            message = f"{error}. Predictions are returned, but no longer stored on disk."
-            warn(message)
+            warn(f"{error}. Predictions are returned, but no longer stored on disk.")

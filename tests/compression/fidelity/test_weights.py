@@ -39,14 +39,14 @@ def test_auc_is_that_of_scikit_learn_and_its_error_that_of_resampling(k):
     assert verdict(found, f"auc={figure.value - 0.01}")["held"]
     assert not verdict(found, f"auc={figure.value + 0.01}")["held"]
     unlabelled = verdict(fidelity("classification", teacher, student), "auc=0.1")
-    assert "there were no labels" in unlabelled["words"]
+    assert "could not be computed" in unlabelled["words"]
 
 
 def test_auc_needs_two_classes():
     teacher, student, _, _ = classified(50, 2)
     found = fidelity("classification", teacher, student, np.zeros(50, int))
     assert math.isnan(found.measures["student"]["auc"].value)
-    assert "not defined" in verdict(found, "auc=0.1")["words"]
+    assert "could not be computed" in verdict(found, "auc=0.1")["words"]
 
 
 def test_recall_and_divergence_of_every_class():
@@ -67,7 +67,7 @@ def test_recall_and_divergence_of_every_class():
         assert divergence == pytest.approx(m.kl(teacher[rows], student[rows]).mean())
         assert verdict(found, f"recall[{k}]={known[k] - 0.01}")["held"]
         assert not verdict(found, f"recall[{k}]={known[k] + 0.01}")["held"]
-    assert "the test rows have no such class, but 0, 1" in verdict(found, "recall[9]=0.1")["words"]
+    assert "the test rows have no such class" in verdict(found, "recall[9]=0.1")["words"]
     rarest = found.by_class[str(found.rarest.name)].measures["student"]["kl"].value
     assert found.measures["student"]["rare_kl"].value == pytest.approx(rarest)
     assert "rare_kl" not in found.retention_by
