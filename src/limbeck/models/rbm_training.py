@@ -201,8 +201,7 @@ def train_rbm(
     data: arg.UserObject[Numbers], hidden: arg.Count, *, epochs: arg.Count | None = None,
     seconds: arg.Positive | None = None, batch_size: arg.Count = 100, lr: arg.Positive = 0.05,
     momentum: arg.Remainder = 0.5, weight_decay: arg.FromZero = 1e-4,
-    sweeps: arg.Count = 1, persistent: arg.Flag = True, chains: arg.Count | None = None,
-    temperatures: arg.Count | None = None,
+    sweeps: arg.Count = 1, chains: arg.Count = 50, temperatures: arg.Count = 5,
     held_out: arg.UserObject[Numbers | None] = None, patience: arg.Count = 5,
     seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto", progress: arg.Flag = True,
 ) -> RBM:  # fmt: skip
@@ -228,9 +227,7 @@ def train_rbm(
         lr: The first learning rate. Default: 0.05.
         momentum: The weight of earlier gradients. Default: 0.5.
         weight_decay: The fraction of W that is subtracted from its gradient. Default: 1e-4.
-        sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
-        persistent: Whether chains continue from step to step; if not, they start at the batch
-            (contrastive divergence). Default: True.
+        sweeps: Sweeps of block Gibbs before each step. Default: 1.
         chains: The number of persistent chains at each temperature. Default: 50.
         temperatures: The number of temperatures of persistent chains. Default: 5.
         held_out: Other rows (m, I), on which training stops early: the best parameters on these are
@@ -247,9 +244,6 @@ def train_rbm(
     """
     began = time.monotonic()
     bits = binary_rows(data)
-    for name, value in (("chains", chains), ("temperatures", temperatures)):
-        if value is not None and not persistent:
-            raise ArgumentError(name, value, "None with persistent=False")
     if held_out is not None:
         held_out = binary_rows(held_out, "held_out")
         if held_out.shape[1] != bits.shape[1]:
@@ -276,7 +270,7 @@ def train_rbm(
     def new_adam() -> torch.optim.Adam:
         return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
 
-    adam, model, at_chains = new_adam(), None, None
+    adam, model, samples = new_adam(), None, None
     rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
     stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
     limit = math.inf if seconds is None else seconds
@@ -287,14 +281,10 @@ def train_rbm(
                 rows = torch.randperm(n, generator=generator, device=place)
                 order = list(rows.split(batch_size))
             batch = bits[order.pop()].float()
-            if not persistent:
-                samples = rbm.advance(batch, sweeps, generator)
-            else:
-                if model is None:
-                    rows = torch.randint(n, (chains or 50,), generator=generator, device=place)
-                    first = bits[rows].float()
-                    model = TemperedChains(rbm, first, temperatures or 5, base, generator)
-                at_chains = samples = model.advance(sweeps)
+            if model is None:
+                rows = torch.randint(n, (chains,), generator=generator, device=place)
+                model = TemperedChains(rbm, bits[rows].float(), temperatures, base, generator)
+            samples = model.advance(sweeps)
             slopes = centred.gradient(batch, samples)
             slopes[0].sub_(rbm.W, alpha=weight_decay)
             for parameter, slope in zip(parameters, slopes, strict=True):
@@ -306,7 +296,7 @@ def train_rbm(
         if part + 1 < PARTS and (step - evaluated < 100 or often):
             continue
         evaluated, swaps = step, math.nan if model is None else model.swap_rate()
-        if watch.diverged(step, rate, at_chains, swaps):
+        if watch.diverged(step, rate, samples, swaps):
             recoveries.append(step)
             rate, adam, model = rate / 4, new_adam(), None
             watch.restore()
