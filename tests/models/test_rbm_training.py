@@ -155,7 +155,6 @@ def test_tempered_chains_leave_the_rbm_invariant() -> None:
         chance = (rbm(every) - rbm(every).logsumexp(0)).exp()
     assert x.shape == (2000, 3)
     torch.testing.assert_close(counts / counts.sum(), chance, atol=0.02, rtol=0)
-    assert 0 < chains.swap_rate() < 1
 
 
 def test_the_annealed_log_z_and_its_contradiction() -> None:

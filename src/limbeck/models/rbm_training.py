@@ -37,7 +37,7 @@ class TemperedChains:
         self.x = x.repeat(temperatures, 1)  # (temperatures × chains, I)
         self.betas = torch.linspace(1, 0, temperatures, device=x.device).view(-1, 1)
         self.scales = self.betas.repeat_interleave(len(x), 0)
-        self.swaps, self.accepted, self.tried = 0, torch.zeros((), device=x.device), 0
+        self.swaps = 0
 
     def advance(self, sweeps: int) -> Tensor:
         r"""The chains (n, I) at β = 1 after some sweeps, each with an exchange of neighbours."""
@@ -65,16 +65,7 @@ class TemperedChains:
         h[one] += difference
         h[other] -= difference
         self.swaps += 1
-        self.accepted += taken.sum()
-        self.tried += taken.numel()
         return h
-
-    def swap_rate(self) -> float:
-        r"""The fraction of exchanges that was accepted since the last call."""
-        rate = float(self.accepted) / self.tried if self.tried else math.nan
-        self.accepted.zero_()
-        self.tried = 0
-        return rate
 
 
 class Centred:
@@ -158,7 +149,7 @@ class Watch:
         self.best = self.least if self.held_out is None else self._independent(self.held_out)
         self.parameters = [parameter.clone() for parameter in rbm.parameters()]
 
-    def diverged(self, step: int, rate: float, x: Tensor | None, swap_rate: float) -> bool:
+    def diverged(self, step: int, rate: float, x: Tensor | None) -> bool:
         r"""Evaluate; whether most of what had been learned is lost, or nothing is finite."""
         began = time.monotonic()
         rbm = self.rbm
@@ -172,8 +163,6 @@ class Watch:
         entry = {"step": step, "lr": rate, "log_likelihood": value, "std_error": error}
         if self.held_out is not None:
             entry["held_out"] = judged = float(rbm(self.held_out).mean()) - log_z
-        if not math.isnan(swap_rate):
-            entry["swap_rate"] = swap_rate
         self.history.append(**entry)
         stale = contradiction > 0.15 * abs(self.least)  # chains no longer sample the RBM
         lost = (self.highest + self.least) / 2 - 0.25 * abs(self.least)
@@ -210,7 +199,7 @@ def train_rbm(
     The model's statistics are from persistent chains at several temperatures that exchange their
     states, and steps are Adam's. `rbm.history` has the evaluations: "step", "lr",
     "log_likelihood" (of up to 1,000 rows of the data) with the "std_error" of its log Z (0 where
-    the smaller side has at most 18 units, so that the sum is exact), "held_out", "swap_rate".
+    the smaller side has at most 18 units, so that the sum is exact), "held_out".
     `rbm.stop_reason` says why it stopped. The best parameters that were evaluated are returned.
 
     If the likelihood falls far below what it was, training continues from the best parameters at a
@@ -295,8 +284,8 @@ def train_rbm(
         often = watch.seconds > 0.2 * (time.monotonic() - began) if seconds else False
         if part + 1 < PARTS and (step - evaluated < 100 or often):
             continue
-        evaluated, swaps = step, math.nan if model is None else model.swap_rate()
-        if watch.diverged(step, rate, samples, swaps):
+        evaluated = step
+        if watch.diverged(step, rate, samples):
             recoveries.append(step)
             rate, adam, model = rate / 4, new_adam(), None
             watch.restore()
