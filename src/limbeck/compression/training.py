@@ -27,7 +27,7 @@ from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
 from limbeck.models.checks import is_count
 from limbeck.models.table_encoder import TableEncoder
-from limbeck.models.tree_fit import tree_grower
+from limbeck.models.tree_fit import lightgbm
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import select
@@ -345,7 +345,7 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
         "loss": f"{student.kind} fitted to {rows(pool.x):,} predictions of the teacher",
         "input_shape": {name: list(part.shape[1:]) for name, part in floats(pool.x).items()},
     }
-    library = tree_grower().library if student.kind == "boosted" else "scikit-learn"
+    library = "LightGBM" if student.kind == "boosted" and lightgbm() else "scikit-learn"
     return Result(model, History(), 1, "it is fitted directly", seconds, library, settings)
 
 

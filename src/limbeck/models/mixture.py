@@ -202,11 +202,6 @@ class GaussianMixture(Specified):
         below = fields["dim"] * (fields["dim"] - 1) // 2 if matrices else 0
         return fields["components"] * (fields["dim"] + below)
 
-    @classmethod
-    def _make(cls, fields: dict[str, Any]) -> Self:
-        # a generator of its own: making a model again draws nothing from torch's
-        return super()._make({"generator": torch.Generator(), **fields})
-
 
 ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds
 
