@@ -95,7 +95,7 @@ def normalize_rbm(say: Say, steps: int, training: Training) -> Part:
     X, _, X_test, _ = digits(training["seed"])
     X, X_test = (X > 0.5).float(), (X_test > 0.5).float()
     say(f"Training an RBM with {HIDDEN} hidden units on {len(X):,} binary images …")
-    rbm = lb.RBM.fit(X, HIDDEN, sweeps=5, persistent=True, epochs=30, **training)
+    rbm = lb.RBM.fit(X, HIDDEN, sweeps=5, epochs=30, **training)
     say("Distilling it into a NADE that starts at its weights …")
     generator = torch.Generator().manual_seed(training["seed"])
     student = lb.NADE(64, 2 * HIDDEN, generator=generator)

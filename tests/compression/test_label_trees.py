@@ -9,7 +9,6 @@ from sklearn.metrics import r2_score
 
 import limbeck as lb
 from limbeck.compression import baseline
-from limbeck.models.tree_fit import SklearnGrower
 from limbeck.report.records import to_record
 
 QUICK = {"inputs": "data", "steps": 20, "progress": False, "device": "cpu"}
@@ -21,7 +20,7 @@ def library(request, monkeypatch):
     if request.param == "LightGBM":
         pytest.importorskip("lightgbm")
     else:
-        monkeypatch.setattr(baseline, "tree_grower", lambda: SklearnGrower)
+        monkeypatch.setattr(baseline, "lightgbm", lambda: None)
     return request.param
 
 

@@ -1,6 +1,6 @@
 r"""Nets and boosted forests at held-out rows, under budgets, and the verdict on a student."""
 
-import builtins
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 import limbeck as lb
 from limbeck.compression import selection
 from limbeck.compression.students import Forest, tree_encoder
-from limbeck.models.tree_fit import LightGBMGrower, SklearnGrower, fit_boosted, tree_grower
+from limbeck.models.tree_fit import fit_boosted, lightgbm
 from limbeck.teachers import fingerprints
 from limbeck.teachers.row_teacher import FunctionTeacher
 from tests.refusals import refused
@@ -43,8 +43,8 @@ def three(x):
 )
 def test_lightgbm_and_scikit_learn_come_as_near(monkeypatch, task, targets):
     errors, centre = [], targets.mean(0)
-    for grower in (LightGBMGrower, SklearnGrower):
-        monkeypatch.setattr("limbeck.models.tree_fit.tree_grower", lambda grower=grower: grower)
+    for library in (pytest.importorskip("lightgbm"), None):
+        monkeypatch.setattr("limbeck.models.tree_fit.lightgbm", lambda library=library: library)
         trees = fit_boosted(X, targets, task=task, trees=40)
         assert len(trees) == 40
         y = trees(torch.tensor(X)).double()
@@ -54,15 +54,8 @@ def test_lightgbm_and_scikit_learn_come_as_near(monkeypatch, task, targets):
 
 
 def test_without_lightgbm_scikit_learn_grows_trees(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "lightgbm":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert tree_grower() is SklearnGrower
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    assert lightgbm() is None
     result = lb.compress(stairs, X[:300], "boosted", **QUICK)
     assert result.engine == "scikit-learn"
     assert selection._forests(result.problem) is False

@@ -6,6 +6,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.condensation import models
 from limbeck.condensation.predict_function import Means, OutputFamily
+from tests.models.nets import batch_of
 
 
 def seeded(seed=0):
@@ -100,7 +101,7 @@ NUMPY = {
     "ensemble of one output": (
         lambda: lb.Ensemble([net(1, (4, 1)), net(2, (4, 1), output="logistic")]), (4,),
     ),
-    "batched ensemble": (lambda: lb.Ensemble([net(1), net(2)]).batched(), (4,)),
+    "batched ensemble": (lambda: lb.Ensemble(batch_of([net(1), net(2)])), (4,)),
     "forest": (forest, (4,)),
     "tree of classes": (classes_tree, (4,)),
     "layers": (layers, (2, 2)),

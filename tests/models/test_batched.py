@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import functional_call, grad, jacrev, vmap
 
-from limbeck.models import MLP, BatchedMLP, Ensemble
-from tests.models.nets import DOUBLE, KINDS, generator, normal, randomised
+from limbeck.models import MLP, BatchedMLP
+from tests.models.nets import DOUBLE, KINDS, batch_of, generator, normal, randomised
 from tests.refusals import refused
 
 
@@ -67,7 +67,7 @@ def test_batch_draws_as_separate_nets_do(init: str) -> None:
 
 def test_batches_of_members_and_back_are_copies() -> None:
     nets = [MLP(4, 5, 2, output="softmax", dtype=DOUBLE).eval() for _ in range(3)]
-    batched = Ensemble(nets).eval().batched().models
+    batched = batch_of(nets)
     assert not batched.training
     assert batched.spec() == {**nets[0].spec(), "type": "BatchedMLP", "members": 3}
     for net, i in zip(nets, (0, 1, -1), strict=True):
@@ -118,9 +118,6 @@ def test_bad_member_counts(members: object) -> None:
 
 
 def test_bad_members() -> None:
-    for other, form in ((torch.nn.Linear(4, 3), "logits"), (MLP(4, 3, output="softmax"), None)):
-        with refused("models", expected="MLPs of one shape"):
-            Ensemble([MLP(4, 3), other], output_forms=[None, form]).batched()
     for index, expected in ((3, "from 0 to 2"), (-4, "from 0 to 2"), (0.0, "a whole number")):
         with refused("index", expected=expected):
             BatchedMLP(3, 4, 3).member(index)

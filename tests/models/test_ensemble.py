@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import jacrev, jvp, vmap
 
 from limbeck.models import MLP, BatchedMLP, Ensemble
+from tests.models.nets import batch_of
 from tests.refusals import refused
 
 DOUBLE = torch.float64
@@ -149,8 +150,7 @@ def far(dtype: torch.dtype, batched: bool, weights: list[float] | None) -> Ensem
     nets = [mlp(2, 3, seed=i).to(dtype) for i in range(3)]
     for i, net in enumerate(nets):
         net.layers[0].bias.data = torch.tensor([300.0, 0.5 * i, -i], dtype=dtype)
-    ensemble = Ensemble(nets, weights)
-    return ensemble.batched() if batched else ensemble
+    return Ensemble(batch_of(nets) if batched else nets, weights)
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -218,25 +218,15 @@ def test_second_derivatives() -> None:
     ],
 )
 def test_batched(outputs: int, keywords: dict, weights: list[float] | None) -> None:
-    plain = Ensemble([mlp(4, 5, outputs, seed=i, **keywords) for i in range(3)], weights).eval()
-    batched, x = plain.batched(), normal(6, 4)
-    assert isinstance(batched.models, BatchedMLP)
-    assert not batched.training
+    nets = [mlp(4, 5, outputs, seed=i, **keywords).eval() for i in range(3)]
+    plain, batched, x = Ensemble(nets, weights), Ensemble(batch_of(nets), weights), normal(6, 4)
     assert (len(batched), batched.output_form) == (3, plain.output_form)
     torch.testing.assert_close(batched(x), plain(x), rtol=1e-12, atol=1e-12)
     for mine, net in zip(batched, plain, strict=True):
         torch.testing.assert_close(mine(x), net(x))
-    torch.testing.assert_close(batched.batched()(x), plain(x), rtol=1e-12, atol=1e-12)
     if plain.output_form == "probabilities":
         logs = batched.log_probabilities(x), plain.log_probabilities(x)
         torch.testing.assert_close(*logs, rtol=1e-12, atol=1e-12)
-
-
-def test_only_equal_mlps_are_batched() -> None:
-    with refused("models", expected="MLPs of one shape"):
-        Ensemble([mlp(4, 3), mlp(4, 5, 3)]).batched()
-    with refused("models", "a Linear"):
-        Ensemble([nn.Linear(4, 3)], output_forms="logits").batched()
 
 
 # specs, state and tracing
@@ -247,7 +237,7 @@ def ensembles() -> list[Ensemble]:
     return [
         Ensemble(nets),
         Ensemble([*nets, mlp(4, 3, output="softmax")], [1, 2, 3, 2]),
-        Ensemble(nets, [1, 2, 1]).batched(),
+        Ensemble(batch_of(nets), [1, 2, 1]),
         Ensemble([Ensemble(nets, [1, 1, 2]), nets[0]]),
     ]
 

@@ -183,31 +183,11 @@ def test_the_cumulative_distribution_is_the_integral():
     torch.testing.assert_close(mixture.cdf(x)[1:].detach(), total, rtol=0, atol=1e-6)
 
 
-def test_vectors_have_marginals_instead_of_intervals():
+def test_vectors_have_no_intervals():
     mixture = random_mixture(3, 3)
     for call in (lambda: mixture.interval(0.9), lambda: mixture.cdf(torch.zeros(2, 3).double())):
         with refused("dim", "3"):
             call()
-
-
-@every_kind
-def test_a_marginal_is_the_density_of_the_rest_integrated_out(covariance):
-    mixture = random_mixture(2, 2, covariance)
-    y = torch.linspace(-40, 40, 8001, dtype=DOUBLE)
-    for x in (-1.0, 0.3):
-        grid = torch.stack([y, torch.full_like(y, x)], 1)
-        expected = mixture.log_prob(grid).exp().sum() * (y[1] - y[0])
-        found = mixture.marginal(1).log_prob(torch.tensor([x], dtype=DOUBLE)).exp()
-        assert found.item() == pytest.approx(expected.item(), rel=1e-8)
-    turned = mixture.marginal([1, 0])
-    x = torch.randn(5, 2, dtype=DOUBLE, generator=generator())
-    torch.testing.assert_close(turned.log_prob(x.flip(1)), mixture.log_prob(x))
-
-
-@pytest.mark.parametrize("variables", [[], [0, 0], 3, -1, [0, 5], True])
-def test_a_marginal_is_of_variables_that_are_there(variables):
-    with refused("variables", expected="different numbers|a list"):
-        random_mixture(2, 3).marginal(variables)
 
 
 @settings(max_examples=30, deadline=None)

@@ -63,7 +63,7 @@ def test_a_graph_of_a_sweep_can_be_replayed() -> None:
 
 def test_training_stays_on_the_gpu() -> None:
     data = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(50, 1)
-    settings = dict(epochs=30, batch_size=10, device="cuda", persistent=True)
+    settings = dict(epochs=30, batch_size=10, device="cuda")
     rbm, same = (train_rbm(data, 3, **settings) for _ in range(2))
     assert rbm.W.is_cuda
     assert torch.equal(rbm.W, same.W)

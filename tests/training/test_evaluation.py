@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from limbeck.errors import NotDifferentiableError
 from limbeck.evaluation import View, depends_on_inputs, evaluate
 from limbeck.models import MLP, Ensemble
+from tests.models.nets import batch_of
 from tests.refusals import refused
 
 BOTH = ("values", "derivatives")
@@ -137,8 +138,7 @@ def test_classes_that_underflow_keep_their_log_derivatives(dtype, whole) -> None
     assert logs.max(1).values.min() < -1000  # exp of it is zero in float64
     each = [differences(lambda x, m=m: m(x).log_softmax(1), X) for m in members]
     expected = (logs.softmax(1)[..., None] * torch.stack(each, 1)).sum(1).detach()
-    ensemble = Ensemble(members)
-    ensemble = (ensemble.batched() if whole else ensemble).to(dtype)
+    ensemble = Ensemble(batch_of(members) if whole else members).to(dtype)
     found = evaluate(ensemble, X.to(dtype), BOTH, output="probabilities", domain="log")
     assert found.values.dtype == found.derivatives.dtype == dtype
     close = {"rtol": 1e-4, "atol": 1e-2} if dtype == torch.float32 else {"rtol": 1e-5, "atol": 1e-5}

@@ -11,6 +11,7 @@ import limbeck as lb
 from limbeck import storage
 from limbeck.storage import files, folders
 from limbeck.training.result import ABOUT, STUDENT, History
+from tests.models.nets import batch_of
 from tests.refusals import raises_about, refused
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
@@ -45,7 +46,7 @@ STUDENTS = {
     "MLP": lambda s: net(s),
     "MLP in double precision": lambda s: net(s, dtype=torch.float64, hidden="tanh"),
     "list of MLPs": lambda s: lb.Ensemble([net(s), net(s + 1, 4, 5, 3)], [1, 3]),
-    "ensemble": lambda s: lb.Ensemble([net(s), net(s + 1)]).batched(),
+    "ensemble": lambda s: lb.Ensemble(batch_of([net(s), net(s + 1)])),
 }
 
 

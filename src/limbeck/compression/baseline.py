@@ -21,7 +21,7 @@ from limbeck.compression.training import MAX_HELD_OUT, RATE, Problem, Recipe
 from limbeck.errors import ArgumentError
 from limbeck.inputs import Dataset
 from limbeck.models import MLP, Preprocessed
-from limbeck.models.tree_fit import LightGBMGrower, tree_grower
+from limbeck.models.tree_fit import lightgbm
 from limbeck.tables.columns import Category, Number
 from limbeck.teachers.folds import as_labels, mix_labels, unlabelled
 from limbeck.teachers.keys import select
@@ -209,7 +209,7 @@ def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | Non
         model, used, _ = min(tries, key=lambda fitted: fitted[2])
         fits.append((partial(_outputs, model, outputs if task == "classification" else 1), used))
     size = round_bytes * sum(used for _, used in fits) // len(fits)
-    library = "LightGBM" if tree_grower() is LightGBMGrower else "HistGradientBoosting"
+    library = "LightGBM" if lightgbm() else "HistGradientBoosting"
     return LabelTrees(library, size, [predict for predict, _ in fits], labelled.format)
 
 
@@ -241,10 +241,8 @@ def _boost(
     kind = "Regressor" if y.dtype.kind == "f" else "Classifier"
     least = min(20, max(1, len(x) // 40))
     w = np.ones(len(y)) if weight is None else weight
-    if tree_grower() is LightGBMGrower:
-        import lightgbm
-
-        made = getattr(lightgbm, f"LGBM{kind}")(
+    if library := lightgbm():
+        made = getattr(library, f"LGBM{kind}")(
             n_estimators=rounds, num_leaves=leaves, learning_rate=rate, min_child_samples=least,
             random_state=seed, n_jobs=torch.get_num_threads(), deterministic=True,
             force_row_wise=True, verbosity=-1,
@@ -255,7 +253,7 @@ def _boost(
             model = made.fit(
                 x[~held_out], y[~held_out], w[~held_out], categorical_feature=categorical,
                 eval_set=[(x[other], y[other])], eval_sample_weight=[w[other]],
-                callbacks=[lightgbm.early_stopping(20, verbose=False)],
+                callbacks=[library.early_stopping(20, verbose=False)],
             )  # fmt: skip
         return model, model.best_iteration_, min(model.best_score_["valid_0"].values())
     from sklearn import ensemble

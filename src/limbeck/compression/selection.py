@@ -30,7 +30,7 @@ from limbeck.compression.students import (
 )
 from limbeck.compression.training import Problem, Recipe, train
 from limbeck.errors import ArgumentError
-from limbeck.models.tree_fit import LightGBMGrower, tree_grower
+from limbeck.models.tree_fit import lightgbm
 from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
@@ -243,7 +243,7 @@ def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
 
 def _forests(problem: Problem) -> bool:
     r"""Whether boosted forests are among the students: LightGBM is fast enough to try them."""
-    if problem.live or tree_grower() is not LightGBMGrower:
+    if problem.live or lightgbm() is None:
         return False
     encoder = problem.format.encoder("one_hot")
     first = encoded(part_of(problem.x, 0, 1), encoder)

@@ -25,9 +25,8 @@ from limbeck.inputs import Dataset, Mix, as_inputs
 from limbeck.inputs.base import Inputs
 from limbeck.losses.base import Loss
 from limbeck.models import Preprocessed
-from limbeck.models.checks import is_count
 from limbeck.models.table_encoder import TableEncoder
-from limbeck.models.tree_fit import tree_grower
+from limbeck.models.tree_fit import lightgbm
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import select
@@ -296,7 +295,7 @@ def _batch_size(training: Training, n: int) -> int | str:
     size = training.batch_size
     if size == "auto" and training.preset in PRESETS:
         return min(int(PRESETS[training.preset]["batch_size"]), 2 * n)
-    if isinstance(size, int) and is_count(size) and size > 2 * n:
+    if isinstance(size, int) and size > 2 * n:
         expected = f"at most {2 * n}, since one half of each batch are rows of X, of {n}"
         raise ArgumentError("batch_size", size, expected)
     return size
@@ -345,7 +344,7 @@ def fit_trees(problem: Problem, student: Fitted, recipe: Recipe) -> Result:
         "loss": f"{student.kind} fitted to {rows(pool.x):,} predictions of the teacher",
         "input_shape": {name: list(part.shape[1:]) for name, part in floats(pool.x).items()},
     }
-    library = tree_grower().library if student.kind == "boosted" else "scikit-learn"
+    library = "LightGBM" if student.kind == "boosted" and lightgbm() else "scikit-learn"
     return Result(model, History(), 1, "it is fitted directly", seconds, library, settings)
 
 

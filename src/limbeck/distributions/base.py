@@ -36,6 +36,8 @@ class Distribution:
     discrete: Any = False  # whether events are whole numbers
     mean: Any  # the mean of an event
     variance: Any  # the variance of an event
+    _log_prob: Any  # (y) gives log probabilities at a tensor of events
+    _sample: Any  # (size, generator) gives events (*size, ...)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -58,9 +60,6 @@ class Distribution:
         r"""The log density, or log probability, at y; −∞ at impossible values."""
         return self._log_prob(as_events(y, leaves(self)[0], self))
 
-    def _log_prob(self, y: Tensor) -> Tensor:
-        raise NotImplementedError
-
     @checked_arguments
     def sample(self, shape: UserObject[Shape] = (), generator: Generator = None) -> Tensor:
         r"""Independent events (*shape, ...); by default one of each distribution."""
@@ -68,9 +67,6 @@ class Distribution:
         expected = "a whole number from 0, or a tuple of such"
         size = tuple(integer("shape", size, expected, least=0) for size in sizes)
         return self._sample(size, generator)
-
-    def _sample(self, size: tuple[int, ...], generator: Generator) -> Tensor:
-        raise NotImplementedError
 
     def _fixed_samples(self) -> Tensor:
         r"""Samples for means and tails that a family has no formula for, (2000, ...)."""

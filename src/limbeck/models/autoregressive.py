@@ -45,6 +45,8 @@ class Autoregressive(Specified):
         "dtype": DtypeName,
     }  # fmt: skip
     _units: int  # hidden units that a row needs at once while sampling
+    _logits: Any  # (codes) gives logits of the conditionals: (n, I) of two states, (n, I, q) of q
+    _draw: Any  # (uniforms) gives the codes (n, I) that these draw, and the conditionals there
 
     def __init__(
         self, inputs: Count, order: UserObject[Order], support: Discrete | None,
@@ -61,14 +63,6 @@ class Autoregressive(Specified):
         self.order = nn.Buffer(_permutation(self.inputs, order, generator).to(device))
         # of two states a variable has one input and one output, of q states q
         self._states = () if self.support.count == 2 else (self.support.count,)
-
-    def _logits(self, codes: Tensor) -> Tensor:
-        r"""Logits of the conditionals at codes (n, I): (n, I) of two states, (n, I, q) of q."""
-        raise NotImplementedError
-
-    def _draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Codes (n, I) drawn by uniform numbers (n, I), and their conditional probabilities."""
-        raise NotImplementedError
 
     def log_prob(self, x: Tensor, check: UserObject[bool] = True) -> Tensor:
         r"""log p(x), (n,), of events x (n, *shape).

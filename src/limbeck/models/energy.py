@@ -198,7 +198,14 @@ class Energy(Unnormalized):
         r"""Chains (n, *shape) after so many sweeps."""
         self._check_shape(x)
         if self.sampler is not None:
-            return _check_chains(self.sampler(x, sweeps, generator), x)
+            chains: object = self.sampler(x, sweeps, generator)
+            if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
+                return chains
+            received = f"a {type(chains).__name__}"
+            if isinstance(chains, Tensor):
+                received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
+            expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
+            raise ArgumentError("advance", received, expected)
         if isinstance(self.support, Discrete):
             return self.sites(x, sweeps, generator)
         if generator is None:
@@ -282,17 +289,6 @@ class Energy(Unnormalized):
 
     def extra_repr(self) -> str:
         return f"support={self.support!r}, temperature={self.temperature:g}"
-
-
-def _check_chains(chains: object, x: Tensor) -> Tensor:
-    r"""Chains as a user's `advance` returns them, of the shape and type of those it received."""
-    if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
-        return chains
-    received = f"a {type(chains).__name__}"
-    if isinstance(chains, Tensor):
-        received = f"a tensor {tuple(chains.shape)} of {chains.dtype}"
-    expected = f"chains as it was given them, {tuple(x.shape)} of {x.dtype}"
-    raise ArgumentError("advance", received, expected)
 
 
 def _adapted(

@@ -17,11 +17,10 @@ from limbeck.errors import ArgumentError, CheckpointError, shown
 from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
 from limbeck.models.checks import Specified
-from limbeck.models.mlp import INITS, MLP, OUTPUT_FORMS, BatchedMLP
+from limbeck.models.mlp import INITS, OUTPUT_FORMS, BatchedMLP
 from limbeck.outputs import check_class_axis, log_probabilities, probabilities
 from limbeck.training.config import PRESETS, Training
 from limbeck.training.distill import train
-from limbeck.training.result import spec_of
 
 Member: TypeAlias = nn.Module | Callable[[X], Tensor]
 
@@ -50,6 +49,7 @@ class Ensemble(Specified):
         output_forms: The output form of members without such an attribute, or one for each, as
             in `MLP`. Default: None.
 
+    >>> from limbeck.models.mlp import MLP
     >>> ensemble = Ensemble([MLP(4, 3), MLP(4, 8, 3, output="softmax")])
     >>> ensemble.output_form, ensemble(torch.zeros(2, 4)).shape
     ('probabilities', torch.Size([2, 3]))
@@ -177,21 +177,6 @@ class Ensemble(Specified):
         )  # fmt: skip
         train(None, net, data, members_cross_entropy(), training)
         return cls(net)
-
-    def batched(self) -> Ensemble:
-        r"""The same ensemble of equal MLPs, evaluated together on a copy of their weights."""
-        nets: list[Any] = list(self)
-        specs = [spec_of(net) for net in nets]
-        if any(type(net) is not MLP for net in nets) or any(spec != specs[0] for spec in specs):
-            received = ", ".join(f"a {type(net).__name__}" for net in nets)
-            raise ArgumentError("models", f"{received} of {specs}", "MLPs of one shape")
-        fields = {**nets[0].spec(), "type": "BatchedMLP", "members": len(nets)}
-        device = next(nets[0].parameters()).device
-        models = BatchedMLP.from_spec(fields, device="meta").to_empty(device=device)
-        for index, net in enumerate(nets):
-            torch._foreach_copy_(models._tensors(index), net._tensors())
-        weights = None if self.weights is None else self.weights.tolist()
-        return Ensemble(models, weights).train(self.training)
 
     def spec(self) -> dict[str, Any]:
         r"""All but the members' weights, for JSON; members must be models of limbeck."""

@@ -2,7 +2,7 @@ r"""The mixture of Gaussians: a density that is evaluated, sampled and integrate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -18,8 +18,6 @@ from limbeck.models import mixture_em
 from limbeck.models.checks import Device, DtypeName, Generator, Specified, matrix
 from limbeck.models.mixture_em import Numbers, Samples, numbers
 from limbeck.supports import Real
-
-Variables = Annotated[int, arg.Whole()] | arg.Items[Sequence[int]]
 
 
 class GaussianMixture(Specified):
@@ -142,23 +140,9 @@ class GaussianMixture(Specified):
 
     def _one_variable(self) -> Mixture:
         if self.dim > 1:
-            raise ArgumentError("dim", self.dim, "one variable, as mixture.marginal(0) has")
+            raise ArgumentError("dim", self.dim, "a mixture of one variable")
         components = gaussians.Normal(self.means[:, 0], self.scale[:, 0])
         return Mixture(components=components, logits=self.logits)
-
-    @arg.checked_arguments
-    def marginal(self, variables: Variables) -> GaussianMixture:
-        r"""The density of some of the variables, which is a mixture of the same kind."""
-        chosen = [variables] if isinstance(variables, int) else list(variables)
-        expected = f"different numbers from 0 to {self.dim - 1}"
-        for variable in chosen:
-            arg.integer("variables", variable, expected, least=0)
-        if not chosen or len(set(chosen)) < len(chosen) or max(chosen) >= self.dim:
-            raise ArgumentError("variables", variables, expected)
-        spec = self.spec() | {"dim": len(chosen)}
-        marginal = GaussianMixture.from_spec(spec, device=self.means.device)
-        part = self.covariances[:, chosen][:, :, chosen]
-        return marginal.set_(self.weights, self.means[:, chosen], part)
 
     @arg.checked_arguments
     def set_(self, weights: Numbers, means: Numbers, covariances: Numbers) -> Self:
@@ -217,11 +201,6 @@ class GaussianMixture(Specified):
         matrices = gaussians.has_matrices(fields["covariance"], fields["dim"])
         below = fields["dim"] * (fields["dim"] - 1) // 2 if matrices else 0
         return fields["components"] * (fields["dim"] + below)
-
-    @classmethod
-    def _make(cls, fields: dict[str, Any]) -> Self:
-        # a generator of its own: making a model again draws nothing from torch's
-        return super()._make({"generator": torch.Generator(), **fields})
 
 
 ROUNDING = 1e-3  # relative tolerance of weights' sums, of symmetry and of covariance kinds

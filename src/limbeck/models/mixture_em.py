@@ -183,8 +183,7 @@ def fit_em(
             moments = started(samples, mixture.components, kind, generator)
         else:
             moments = mixture.moments(samples.centre)
-        runs.append(Ascent(samples, moments, kind, least))
-        runs[-1].run(iterations, tolerance)
+        runs.append(Ascent(samples, moments, kind, least, iterations, tolerance))
     best = max(runs, key=lambda run: (not run.broken, run.history[-1]))
     mixture.set_moments_(best.moments, samples.centre)
     reasons, history = best.broken, best.history
@@ -196,24 +195,24 @@ def fit_em(
 
 
 class Ascent:
-    r"""EM from one start."""
+    r"""EM from one start, until the mean log likelihood gains no more than the tolerance."""
 
-    def __init__(self, samples: Samples, moments: Moments, kind: str, least: Tensor) -> None:
-        self.samples, self.moments, self.kind, self.least = samples, moments, kind, least
+    def __init__(
+        self, samples: Samples, moments: Moments, kind: str, least: Tensor, iterations: int,
+        tolerance: float,
+    ) -> None:  # fmt: skip
+        self.samples, self.moments = samples, moments
         self.matrices = has_matrices(kind, samples.x.shape[1])
         self.history, self.converged = list[float](), False
-
-    def run(self, iterations: int, tolerance: float) -> None:
-        r"""Iterate, until the mean log likelihood gains no more than the tolerance."""
         statistics = self._expect()
         for _ in range(iterations):
-            self.moments = gaussians.maximised(statistics, self.moments, self.kind, self.least)
+            self.moments = gaussians.maximised(statistics, self.moments, kind, least)
             statistics = self._expect()
             if self.history[-1] - self.history[-2] <= tolerance:
                 self.converged = True
                 break
-        counts = self.moments.weights * len(self.samples.x)
-        self.broken = troubles(self.moments, self.least, self.matrices, counts)
+        counts = self.moments.weights * len(samples.x)
+        self.broken = troubles(self.moments, least, self.matrices, counts)
 
     def _expect(self) -> Statistics:
         r"""The statistics of all samples, block by block; their log likelihood is recorded."""

@@ -247,7 +247,7 @@ def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iter
 
     The factors of four units i are Σ_s exp(s·z) over the subsets s of them. The bits h are split
     into high and low ones, so that all pairs of these make a matrix product of two small tables of
-    exponentials. A logarithm is taken only when the product nears the end of float64's range.
+    exponentials. Logarithms are of products as large as float64's range allows.
     """
     size = min(rbm.visible, rbm.hidden)
     if 2**size > limit:
@@ -265,8 +265,11 @@ def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iter
     bits = _bits(0, 2**low, low, W)
     low_z, low_own = bits @ weights[here], bits @ own[here]
     rows = 2 ** (at_once - low)
-    ceilings, direct = _ceilings(other, weights[there], low_z)
-    table = None if direct else _subsets(low_z).transpose(1, 2).contiguous()  # (groups, 16, 2^low)
+    # no exponent within a factor, nor the factor's logarithm, is larger than `most`
+    reach = other.abs() + weights.abs().sum(0) + math.log(2)
+    most = reach.reshape(-1, TOGETHER).sum(1).amax().item()
+    count = int(LARGEST / most) if most <= LARGEST else 0  # of factors in a product, if any
+    table = _subsets(low_z).transpose(1, 2).contiguous() if count else None  # (groups, 16, 2^low)
     for start in tracked(range(0, 2 ** (size - low), rows), "enumerating", progress):
         bits = _bits(start, start + rows, size - low, W)
         high_z = other + bits @ weights[there]
@@ -275,14 +278,13 @@ def log_z_parts(rbm: RBM, limit: int, block: int | None, progress: bool) -> Iter
             for row, z in zip(total, high_z, strict=True):
                 row += softplus(z + low_z).sum(1)
         else:
-            product, factor, so_far = torch.ones_like(total), torch.empty_like(total), 0.0
-            for left, right, ceiling in zip(_subsets(high_z), table, ceilings, strict=True):
-                if so_far + ceiling > LARGEST:
+            product, factor = torch.ones_like(total), torch.empty_like(total)
+            pairs = zip(_subsets(high_z), table, strict=True)
+            for number, (left, right) in enumerate(pairs, start=1):
+                product *= torch.mm(left, right, out=factor)
+                if number % count == 0:
                     total += product.log_()
                     product.fill_(1.0)
-                    so_far = 0.0
-                product *= torch.mm(left, right, out=factor)
-                so_far += ceiling
             total += product.log_()
         yield total.flatten().logsumexp(0) + rbm.constant
 
@@ -298,13 +300,3 @@ def _subsets(z: Tensor) -> Tensor:
     r"""exp(s·z) of the subsets s of each group of units, (groups, n, 16), of z (n, units)."""
     groups = z.reshape(len(z), -1, TOGETHER)
     return (groups @ _bits(0, 2**TOGETHER, TOGETHER, z).T).exp().transpose(0, 1).contiguous()
-
-
-def _ceilings(other: Tensor, high: Tensor, low_z: Tensor) -> tuple[list[float], bool]:
-    r"""Bounds on log Π (1 + exp(z)) in each group, and whether exponentials leave the range."""
-    above = other + high.clamp_min(0).sum(0), low_z.amax(0)
-    below = other + high.clamp_max(0).sum(0), low_z.amin(0)
-    sums = torch.stack([*above, *(-z for z in below)]).clamp_min(0)
-    largest = sums.reshape(4, -1, TOGETHER).sum(2).amax().item()
-    ceilings = softplus(above[0] + above[1]).reshape(-1, TOGETHER).sum(1).tolist()
-    return ceilings, max(largest, *ceilings) > LARGEST

@@ -37,7 +37,7 @@ class TemperedChains:
         self.x = x.repeat(temperatures, 1)  # (temperatures × chains, I)
         self.betas = torch.linspace(1, 0, temperatures, device=x.device).view(-1, 1)
         self.scales = self.betas.repeat_interleave(len(x), 0)
-        self.swaps, self.accepted, self.tried = 0, torch.zeros((), device=x.device), 0
+        self.swaps = 0
 
     def advance(self, sweeps: int) -> Tensor:
         r"""The chains (n, I) at β = 1 after some sweeps, each with an exchange of neighbours."""
@@ -65,16 +65,7 @@ class TemperedChains:
         h[one] += difference
         h[other] -= difference
         self.swaps += 1
-        self.accepted += taken.sum()
-        self.tried += taken.numel()
         return h
-
-    def swap_rate(self) -> float:
-        r"""The fraction of exchanges that was accepted since the last call."""
-        rate = float(self.accepted) / self.tried if self.tried else math.nan
-        self.accepted.zero_()
-        self.tried = 0
-        return rate
 
 
 class Centred:
@@ -158,7 +149,7 @@ class Watch:
         self.best = self.least if self.held_out is None else self._independent(self.held_out)
         self.parameters = [parameter.clone() for parameter in rbm.parameters()]
 
-    def diverged(self, step: int, rate: float, x: Tensor | None, swap_rate: float) -> bool:
+    def diverged(self, step: int, rate: float, x: Tensor | None) -> bool:
         r"""Evaluate; whether most of what had been learned is lost, or nothing is finite."""
         began = time.monotonic()
         rbm = self.rbm
@@ -172,8 +163,6 @@ class Watch:
         entry = {"step": step, "lr": rate, "log_likelihood": value, "std_error": error}
         if self.held_out is not None:
             entry["held_out"] = judged = float(rbm(self.held_out).mean()) - log_z
-        if not math.isnan(swap_rate):
-            entry["swap_rate"] = swap_rate
         self.history.append(**entry)
         stale = contradiction > 0.15 * abs(self.least)  # chains no longer sample the RBM
         lost = (self.highest + self.least) / 2 - 0.25 * abs(self.least)
@@ -201,8 +190,7 @@ def train_rbm(
     data: arg.UserObject[Numbers], hidden: arg.Count, *, epochs: arg.Count | None = None,
     seconds: arg.Positive | None = None, batch_size: arg.Count = 100, lr: arg.Positive = 0.05,
     momentum: arg.Remainder = 0.5, weight_decay: arg.FromZero = 1e-4,
-    sweeps: arg.Count = 1, persistent: arg.Flag = True, chains: arg.Count | None = None,
-    temperatures: arg.Count | None = None,
+    sweeps: arg.Count = 1, chains: arg.Count = 50, temperatures: arg.Count = 5,
     held_out: arg.UserObject[Numbers | None] = None, patience: arg.Count = 5,
     seed: arg.Seed = 0, device: arg.Device | arg.Auto = "auto", progress: arg.Flag = True,
 ) -> RBM:  # fmt: skip
@@ -211,7 +199,7 @@ def train_rbm(
     The model's statistics are from persistent chains at several temperatures that exchange their
     states, and steps are Adam's. `rbm.history` has the evaluations: "step", "lr",
     "log_likelihood" (of up to 1,000 rows of the data) with the "std_error" of its log Z (0 where
-    the smaller side has at most 18 units, so that the sum is exact), "held_out", "swap_rate".
+    the smaller side has at most 18 units, so that the sum is exact), "held_out".
     `rbm.stop_reason` says why it stopped. The best parameters that were evaluated are returned.
 
     If the likelihood falls far below what it was, training continues from the best parameters at a
@@ -228,9 +216,7 @@ def train_rbm(
         lr: The first learning rate. Default: 0.05.
         momentum: The weight of earlier gradients. Default: 0.5.
         weight_decay: The fraction of W that is subtracted from its gradient. Default: 1e-4.
-        sweeps: Sweeps of block Gibbs before each step: the k of CD-k. Default: 1.
-        persistent: Whether chains continue from step to step; if not, they start at the batch
-            (contrastive divergence). Default: True.
+        sweeps: Sweeps of block Gibbs before each step. Default: 1.
         chains: The number of persistent chains at each temperature. Default: 50.
         temperatures: The number of temperatures of persistent chains. Default: 5.
         held_out: Other rows (m, I), on which training stops early: the best parameters on these are
@@ -247,9 +233,6 @@ def train_rbm(
     """
     began = time.monotonic()
     bits = binary_rows(data)
-    for name, value in (("chains", chains), ("temperatures", temperatures)):
-        if value is not None and not persistent:
-            raise ArgumentError(name, value, "None with persistent=False")
     if held_out is not None:
         held_out = binary_rows(held_out, "held_out")
         if held_out.shape[1] != bits.shape[1]:
@@ -276,7 +259,7 @@ def train_rbm(
     def new_adam() -> torch.optim.Adam:
         return torch.optim.Adam(parameters, betas=(momentum, 0.99), eps=0.01, maximize=True)
 
-    adam, model, at_chains = new_adam(), None, None
+    adam, model, samples = new_adam(), None, None
     rate, order, step, evaluated, recoveries = lr, list[Tensor](), 0, 0, list[int]()
     stop_reason = "all epochs done" if seconds is None else f"time limit of {seconds:g} s reached"
     limit = math.inf if seconds is None else seconds
@@ -287,14 +270,10 @@ def train_rbm(
                 rows = torch.randperm(n, generator=generator, device=place)
                 order = list(rows.split(batch_size))
             batch = bits[order.pop()].float()
-            if not persistent:
-                samples = rbm.advance(batch, sweeps, generator)
-            else:
-                if model is None:
-                    rows = torch.randint(n, (chains or 50,), generator=generator, device=place)
-                    first = bits[rows].float()
-                    model = TemperedChains(rbm, first, temperatures or 5, base, generator)
-                at_chains = samples = model.advance(sweeps)
+            if model is None:
+                rows = torch.randint(n, (chains,), generator=generator, device=place)
+                model = TemperedChains(rbm, bits[rows].float(), temperatures, base, generator)
+            samples = model.advance(sweeps)
             slopes = centred.gradient(batch, samples)
             slopes[0].sub_(rbm.W, alpha=weight_decay)
             for parameter, slope in zip(parameters, slopes, strict=True):
@@ -305,8 +284,8 @@ def train_rbm(
         often = watch.seconds > 0.2 * (time.monotonic() - began) if seconds else False
         if part + 1 < PARTS and (step - evaluated < 100 or often):
             continue
-        evaluated, swaps = step, math.nan if model is None else model.swap_rate()
-        if watch.diverged(step, rate, at_chains, swaps):
+        evaluated = step
+        if watch.diverged(step, rate, samples):
             recoveries.append(step)
             rate, adam, model = rate / 4, new_adam(), None
             watch.restore()

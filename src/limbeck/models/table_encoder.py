@@ -116,11 +116,8 @@ class TableEncoder(Specified):
 
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
-        sizes = [
-            (size, embedding_size(max(0, size), fields["embed"]))
-            for _, size, _ in fields["categories"]
-        ]
-        return sum(size * max(1, embedding) for size, embedding in sizes)
+        embed, sizes = fields["embed"], [size for _, size, _ in fields["categories"]]
+        return sum(size * max(1, embedding_size(max(0, size), embed)) for size in sizes)
 
     def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
         kind = self.mean.dtype

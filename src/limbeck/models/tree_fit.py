@@ -2,6 +2,8 @@ r"""Fitting a tree, or a sum of boosted trees, to soft targets."""
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,10 @@ def fit_boosted(
         mean = (w * outputs).mean(0).clip(SURE, 1 - SURE)
         base = np.log(mean) - (np.log1p(-mean) if task == "multilabel" else 0.0)
     z = np.tile(base, (len(outputs), 1))  # (n, K): the sum of the trees so far
-    grower, steps = tree_grower()(inputs, max_leaf_nodes, seed), list[np.ndarray]()
+    library, settings, steps = lightgbm(), (inputs, max_leaf_nodes, seed), list[np.ndarray]()
+    grower: LightGBMGrower | SklearnGrower = (
+        LightGBMGrower(library, *settings) if library else SklearnGrower(*settings)
+    )
     for _ in range(trees):
         residuals, curvature = _slopes(z, outputs, task)
         leaf, count = grower.grow(residuals, curvature, w)
@@ -89,11 +94,7 @@ def fit_boosted(
 class LightGBMGrower:
     r"""Trees of LightGBM, which splits bins of numbers: fast for many rows."""
 
-    library = "LightGBM"
-
-    def __init__(self, inputs: np.ndarray, leaves: int, seed: int) -> None:
-        import lightgbm
-
+    def __init__(self, library: Any, inputs: np.ndarray, leaves: int, seed: int) -> None:
         self.inputs, self.random = inputs, np.random.default_rng(seed)
         self.leaves = min(leaves, max(2, len(inputs)), 2**17)
         options = {
@@ -104,8 +105,8 @@ class LightGBMGrower:
             "seed": seed, "num_threads": torch.get_num_threads(), "deterministic": True,
             "force_row_wise": True, "verbosity": -1,
         }  # fmt: skip
-        data = lightgbm.Dataset(inputs, np.zeros(len(inputs)), params=options)
-        self.model = lightgbm.Booster(options, data)
+        data = library.Dataset(inputs, np.zeros(len(inputs)), params=options)
+        self.model = library.Booster(options, data)
 
     def grow(
         self, residuals: np.ndarray, curvature: np.ndarray, w: np.ndarray
@@ -132,8 +133,6 @@ class LightGBMGrower:
 class SklearnGrower:
     r"""Trees of scikit-learn, each of at most 20,000 rows, for all outputs together."""
 
-    library = "scikit-learn"
-
     def __init__(self, inputs: np.ndarray, leaves: int, seed: int) -> None:
         self.inputs, self.leaves, self.random = inputs, leaves, np.random.default_rng(seed)
         self.fits: list[Any] = []
@@ -155,13 +154,12 @@ class SklearnGrower:
         return [of_tree(tree, False)._replace(value=step) for tree, step in pairs]
 
 
-def tree_grower() -> type[LightGBMGrower | SklearnGrower]:
-    r"""What grows boosted trees: LightGBM, or scikit-learn where it cannot be imported."""
+def lightgbm() -> ModuleType | None:
+    r"""The library that grows boosted trees; None, for scikit-learn, where it is not there."""
     try:
-        import lightgbm  # noqa: F401
+        return importlib.import_module("lightgbm")
     except (ImportError, OSError):  # a library that it needs may be missing
-        return SklearnGrower
-    return LightGBMGrower
+        return None
 
 
 def _prepare(X: Numbers, targets: Numbers, task: str, sample_weight: Any) -> tuple[Any, ...]:
