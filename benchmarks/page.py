@@ -81,8 +81,8 @@ small LightGBM of the true labels alone, in a file no larger than the student, *
 the teacher's outputs. *Loss* is the log loss on true labels, or 1 − R²; its difference from the
 teacher's has an error over test rows. *AP retained* is the student's average precision of the
 rarest class divided by the teacher's. CPU seconds are those of `compress`. Where the teacher is a
-LightGBM, the model of the labels is the same algorithm on the same rows, and may follow the same noise.
-Defaults were chosen while looking at the first of the folds: in part at its test rows.
+LightGBM, the model of the labels is the same algorithm on the same rows, and may follow the same
+noise. Defaults were chosen while looking at the first of the folds: in part at its test rows.
 """
 
 SERVING = """\
