@@ -35,6 +35,7 @@ from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
 from limbeck.teachers.keys import select
+from limbeck.text import listed
 from limbeck.training.result import Result
 
 DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
@@ -150,7 +151,7 @@ def search(
     Kinds of `columns` are compared, and the `default` student with others; sizes within limits, the
     arguments of `grow_student`, for student="auto". Each choice adds to what was tried.
     """
-    tried, note, probe = Trials(), "", None
+    tried, notes, probe = Trials(), list[str](), None
     limited = problem.query.limited
     net = not is_fitted_directly(student) and not isinstance(student, nn.Module)
     if trainer.is_auto(recipe.inputs):
@@ -161,13 +162,13 @@ def search(
         recipe, probe = best_inputs(problem, recipe, names, forests, tried)
     plain = problem
     if columns and not limited and net:
-        problem, note = best_columns(problem, recipe, tried)
+        problem, notes = best_columns(problem, recipe, tried)
     if trainer.is_auto(student):
-        return grow_student(problem, recipe, tried, **limits), tried, [note]
+        return grow_student(problem, recipe, tried, **limits), tried, notes
     best = first = attempt(problem, recipe, student)
     if default and recipe.training.seconds is None:
         best = nearer_student(first, plain, probe, tried)
-    notes = [note if best.problem is problem else ""]
+    notes = notes if best.problem is problem else []
     if best is not first:
         spec = best.recipe.student
         name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
@@ -206,29 +207,27 @@ def best_inputs(
     return recipe, pilots[best] if forests else None
 
 
-def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, str]:
-    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
+def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, list[str]]:
+    r"""The problem with repeated numbers as categories, if short runs say so; with a note on it."""
     layout, names = problem.format, list[Any]()
     if isinstance(layout, TableFormat) and layout.array is None and len(problem.held_out):
         names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
     if not names:
-        return problem, ""
+        return problem, []
     given = problem.data.given
     coded = TableFormat(Table(given, categories=names), dtypes=layout.dtypes)  # type: ignore[union-attr]
     as_codes = replace(problem, data=Rows(coded, coded.encode(given), given))
     as_codes.targets = problem.targets
-    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
-    scores = {}
     short = replace(recipe, training=replace(recipe.training, checkpoint=None))
-    choices = {"numbers": problem, "categories": as_codes}
-    for kind in tracked(list(choices), "trying columns", problem.query.progress):
-        scores[kind] = _pilot(choices[kind], short, kind).at_rows
-    tried += [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
-    gain = scores["numbers"] - scores["categories"]
-    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
-        return problem, ""
+    choices = tracked([problem, as_codes], "trying columns", problem.query.progress)
+    numbers, codes = (_pilot(choice, short, "columns").at_rows for choice in choices)
+    shown = listed(map(repr, names))
+    tried.append({"columns": f"{shown} as numbers", "divergence": numbers})
+    tried.append({"columns": f"{shown} as categories", "divergence": codes})
+    if numbers - codes < LEAST_GAIN or codes > MOST_RATIO * numbers:
+        return problem, []
     text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
-    return as_codes, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+    return as_codes, [f"{text}; table=limbeck.Table(X) keeps them as numbers."]
 
 
 def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
@@ -323,8 +322,7 @@ def grow_student(
         kind = isinstance(size, Forest)
         if kind in ended:
             continue
-        name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
-        candidate = attempt(problem, in_folder(recipe, name, student=size))
+        candidate = attempt(problem, in_folder(recipe, str(size), student=size))
         tried.append(entry := candidate.trial())
         if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
@@ -404,10 +402,9 @@ def _rare_class_notes(
     share, n, notes = t.mean(0), len(t), list[str]()
     rare = [k for k in np.argsort(share, kind="stable") if share[k] <= RARE]
     if few := [f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED]:
-        more = f" and {len(few) - 3} more" if few[3:] else ""
         notes = [
             f"Unchecked: at {where} the teacher expects fewer than {MIN_EXPECTED} rows of "
-            f"{', '.join(few[:3])}{more}, too few to tell whether the student detects them; "
+            f"{listed(few)}, too few to tell whether the student detects them; "
             "report(X, y) at more rows does."
         ]
     if len(few) < len(rare):
