@@ -24,7 +24,7 @@ from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
 from limbeck.compression.selection import DEFAULT
-from limbeck.compression.students import check_student, predictions
+from limbeck.compression.students import hidden_sizes, is_net, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto
 from limbeck.errors import ArgumentError, shown, warn
 from limbeck.inputs.base import Inputs
@@ -148,8 +148,8 @@ def compress(
     if not is_auto(student) and (max_bytes or max_latency):
         name, value = ("max_bytes", max_bytes) if max_bytes else ("max_latency", max_latency)
         raise ArgumentError(name, f"{value} beside student={shown(student)}", 'student="auto"')
-    if not is_auto(student):
-        check_student(student)
+    if not is_auto(student) and is_net(student):
+        hidden_sizes(student)  # which refuses others, before the teacher is queried
     decided = ("steps", "held_out", "precompute", "seed")
     training = Training.from_options(options, decided, compress, seed=seed, progress=progress)
     notes = list[str]()
@@ -266,8 +266,8 @@ def _query_notes(problem: Problem, n: int) -> list[str]:
     if not query.limited:
         return []
     labelled = len(problem.index) + len(problem.held_out)
-    sizes = [rows(pool.x) for pool in problem.pools.values()]
-    generated = max([rows(problem.x), *sizes]) - rows(problem.x)
+    pools, size = problem.pools.values(), rows(problem.x)
+    generated = max((rows(pool.x) - size for pool in pools), default=0)
     limits = {"max_queries": query.max_queries, "query_seconds": query.query_seconds}
     words = ", ".join(f"{name}={limit:,}" for name, limit in limits.items() if limit is not None)
     share = f"all {n:,}" if labelled == n else f"{labelled:,} of {n:,}"
@@ -279,7 +279,7 @@ def _value_notes(problem: Problem, result: Result) -> list[str]:
     r"""Notes on a regression's student that breaks what holds for its teacher at every row."""
     if problem.teacher.task != "regression" or problem.live:
         return []
-    teacher, notes = problem.targets, list[str]()
+    teacher = problem.targets
     student = predictions(result.student, problem.x, "regression", "values")
     below = (student < 0).any(1) & bool((teacher > 0).all())
     crossed = (np.diff(student) < 0).any(1) & bool((np.diff(teacher) >= 0).all())
@@ -287,11 +287,11 @@ def _value_notes(problem: Problem, result: Result) -> list[str]:
         "negative, where the teacher's are positive, as counts are": below,
         "not in ascending order, where the teacher's are, as quantiles are": crossed,
     }
-    for text, broken in texts.items():
-        if broken.any():
-            n = f"{int(broken.sum()):,} of {len(student):,} rows of X"
-            notes.append(f"Note: at {n} values of the student are {text}.")
-    return notes
+    return [
+        f"Note: at {broken.sum():,} of {len(student):,} rows of X values of the student are {text}."
+        for text, broken in texts.items()
+        if broken.any()
+    ]
 
 
 def _unused_columns(teacher: object, given: Any) -> list[Any]:

@@ -25,7 +25,7 @@ FEWEST_ROWS = 20  # rows that a flow needs at least
 
 
 def generator(
-    name: str, layout: RowFormat, x: X, *, seed: int, progress: bool = True, weight: Any = None
+    name: str, layout: RowFormat, x: X, seed: int, progress: bool = True, weight: Any = None
 ) -> Inputs:
     r"""A source of inputs by name, made of some of the rows.
 
@@ -78,7 +78,7 @@ def prepared(
     r"""A generator by name, or the user's own, seeded, on the CPU, with the types of the rows."""
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
-        source = generator(source, layout, x, seed=seed, progress=progress, weight=weight)
+        source = generator(source, layout, x, seed, progress, weight)
     elif dtype == torch.float64:
         dtype = float_type(source, seed)
     source.to(torch.device("cpu"), dtype, seed)
