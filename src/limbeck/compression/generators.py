@@ -214,9 +214,6 @@ def fit_flow(x: Tensor, seed: int, progress: bool) -> Any:
     from limbeck.models.flow import Flow
     from limbeck.training.distill import distill
 
-    if len(x) < FEWEST_ROWS:
-        received = f"'flow' for {len(x)} rows"
-        raise ArgumentError("inputs", received, f"{FEWEST_ROWS} or more, to see when it overfits")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=generator)
     held_out, learn = order.tensor_split([max(2, len(x) // 10)])
@@ -238,6 +235,9 @@ def _samples(
     if not isinstance(x, Tensor):
         expected = "'munge' or 'columns', which know its columns"
         raise ArgumentError("inputs", f"{name!r} for a table", expected)
+    if name == "flow" and len(x) < FEWEST_ROWS:
+        expected = f"{FEWEST_ROWS} or more, to see when it overfits"
+        raise ArgumentError("inputs", f"'flow' for {len(x)} rows", expected)
     return as_inputs(fit(x, seed, progress))
 
 
