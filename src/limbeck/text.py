@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.console import Console
@@ -19,10 +19,11 @@ CONTROL = re.compile(
 )
 
 
-def listed(numbers: Sequence[object], most: int = 8) -> str:
-    r"""The first few numbers as text, and how many there are."""
-    more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
+def listed(values: Iterable[object], most: int = 8) -> str:
+    r"""The first few values as text, and how many there are."""
+    texts = list(map(str, values))
+    more = f", … ({len(texts)} in all)" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def compared(

@@ -8,7 +8,7 @@ import torch
 
 from limbeck.compression import generators as density
 from limbeck.compression.compress import compress
-from limbeck.compression.generators import fit_flow, fit_mixture
+from limbeck.compression.generators import Varying, fit_flow, fit_mixture
 from tests.refusals import refused
 
 QUICK = {"progress": False, "device": "cpu", "engine": "eager", "steps": 20, "pool": 200}
@@ -27,11 +27,11 @@ def log_prob(found, x):
     return found.model.log_prob(z.float()).detach() - found.deviation.log().sum()
 
 
-def fitted(name, x, steps=100):
+def fitted(name, x):
     if name == "flow":
         pytest.importorskip("zuko")
-        return fit_flow(x, steps=steps, progress=False)
-    return fit_mixture(x, components=4, progress=False)
+    fit = {"flow": fit_flow, "mixture": fit_mixture}[name]
+    return Varying(fit, x, seed=0, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def fitted(name, x, steps=100):
 )  # 0.14 to 0.16 by processor
 def test_near_to_a_known_density(name, least):
     x, _ = bent(800, 0)
-    found = fitted(name, x, steps=None)
+    found = fitted(name, x)
     new, truth = bent(2000, 1)
     divergence = (truth - log_prob(found, new)).mean()
     assert -0.02 < divergence < least
@@ -48,15 +48,15 @@ def test_near_to_a_known_density(name, least):
 
 
 def test_a_flow_does_not_learn_few_rows_by_heart():
-    pytest.importorskip("zuko")
     x, _ = bent(60, 0)
-    found = fit_flow(x, progress=False)
+    found = fitted("flow", x)
     new, truth = bent(2000, 1)
     assert (truth - log_prob(found, new)).mean() < 1.5
 
 
 @pytest.mark.parametrize("name", ["mixture", "flow"])
-def test_samples_are_of_the_density_and_the_same_again(name):
+def test_samples_are_of_the_density_and_the_same_again(name, monkeypatch):
+    monkeypatch.setattr(density, "FLOW_STEPS", 100)
     x, _ = bent(200, 0)
     found = fitted(name, x)
     one, two = (found.sample(2000, torch.Generator().manual_seed(3)) for _ in "ab")
@@ -69,7 +69,8 @@ def test_samples_are_of_the_density_and_the_same_again(name):
 
 
 @pytest.mark.parametrize("name", ["mixture", "flow"])
-def test_constant_columns_and_shapes_stay(name):
+def test_constant_columns_and_shapes_stay(name, monkeypatch):
+    monkeypatch.setattr(density, "FLOW_STEPS", 100)
     x = torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(0))
     x[:, 0, 1], x[:, 1, 2] = 7.0, 0.1
     found = fitted(name, x).sample(50)

@@ -70,7 +70,7 @@ def test_shades_are_conditional_probabilities():
     g = torch.Generator().manual_seed(0)
     x = (torch.rand(300, 4, 4, generator=g) < 0.3).float() * 0.99
     x[:, 0, 0] = 0.5
-    found = fit_nade(x, seed=0, progress=False)(50, g)
+    found = fit_nade(x, 0, False)(50, g)
     assert found.shape == (50, 4, 4)
     assert ((found > 0) & (found < 1)).all()
     assert len(found.unique()) > 20

@@ -40,4 +40,4 @@ def test_notes_say_how_to_leave_them_out():
     assert notes("mu", "p") == [
         "predict does not use mu, p: var_names=['~mu', '~p'] leaves out what is not needed"
     ]
-    assert "d, e, …" in notes(*"abcdefg")[0]
+    assert "g, h, … (9 in all)" in notes(*"abcdefghi")[0]

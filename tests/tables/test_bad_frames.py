@@ -143,7 +143,7 @@ def test_batches_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize("spec", [{}, {"type": "Table"}, {"type": "T", "rows": 1, "columns": []}])
 def test_a_foreign_spec_is_refused(spec):
-    with refused("spec", expected=r"the result of Table\.spec\(\)"):
+    with refused("spec.type" if spec.get("type") != "Table" else "spec.rows"):
         Table.from_spec(spec)
     whole = Table(pd.DataFrame({"a": [1.0, 2.0]})).spec()
     with refused("spec", expected=r"the result of Table\.spec\(\)"):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from limbeck.errors import ArgumentError
+from limbeck.text import listed
 
 FIGURES = {  # by verb; the measures of a `Fidelity` are added to the first
     "compress": ("retention", "average_precision_retention", "parameters", "bytes"),
@@ -73,7 +74,7 @@ def check_requirements(
 
     values, fidelity, verdicts = figures(content), content.get("fidelity") or {}, []
     names = [f"{row['title']} ({row['rows']})" for row in fidelity.get("unchecked") or []]
-    small = ", ".join(names[:5]) + " …" * (len(names) > 5)  # classes with too few rows to check
+    small = listed(names)  # classes with too few rows to check
     for name, bound, most in requirements:
         title, value = name.replace("_", " "), values.get(name)
         counts = fidelity.get("worst" if name == "worst_recall" else "rarest")

@@ -199,13 +199,11 @@ def fit_label_trees(labelled: Problem, size: int, seed: int) -> LabelTrees | Non
     held_out[_folds(labelled, seed)[0]] = True
     # fewer trees take larger steps; of two rates the one with the lower held-out loss is taken
     rates = [min(0.5, max(0.05, total / rounds)) for total in (6, 20)]
-    options: dict[str, Any] = {"seed": seed, "categorical": categorical}
-    options |= {"rounds": rounds, "leaves": leaves}
+    boost = partial(_boost, rounds=rounds, leaves=leaves, seed=seed, categorical=categorical)
     fits = []
     for labels in y.T:
-        codes = None if task == "regression" else labels.astype(int)
-        data = (columns, labels if codes is None else codes, held_out, labelled.weight)
-        tries = (_boost(*data, rate=rate, **options) for rate in rates)
+        known = labels if task == "regression" else labels.astype(int)
+        tries = (boost(columns, known, held_out, labelled.weight, rate=rate) for rate in rates)
         model, used, _ = min(tries, key=lambda fitted: fitted[2])
         fits.append((partial(_outputs, model, outputs if task == "classification" else 1), used))
     size = round_bytes * sum(used for _, used in fits) // len(fits)

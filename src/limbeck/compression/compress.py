@@ -24,7 +24,7 @@ from limbeck.compression.dispatch import as_row_teacher
 from limbeck.compression.fidelity.cost import bytes_on_disk
 from limbeck.compression.rows import ArrayFormat, Rows, TableFormat, read_rows
 from limbeck.compression.selection import DEFAULT
-from limbeck.compression.students import check_student, predictions
+from limbeck.compression.students import hidden_sizes, is_net, predictions
 from limbeck.compression.training import Problem, Recipe, is_auto
 from limbeck.errors import ArgumentError, shown, warn
 from limbeck.inputs.base import Inputs
@@ -37,6 +37,7 @@ from limbeck.teachers.folds import as_labels, mix_labels
 from limbeck.teachers.keys import distinct, row_keys, select
 from limbeck.teachers.query import Query, TeacherError
 from limbeck.teachers.row_teacher import TASKS
+from limbeck.text import listed
 from limbeck.training.config import Training
 from limbeck.training.distill import as_loss
 from limbeck.training.result import Result
@@ -147,21 +148,19 @@ def compress(
     if not is_auto(student) and (max_bytes or max_latency):
         name, value = ("max_bytes", max_bytes) if max_bytes else ("max_latency", max_latency)
         raise ArgumentError(name, f"{value} beside student={shown(student)}", 'student="auto"')
-    if not is_auto(student):
-        check_student(student)
+    if not is_auto(student) and is_net(student):
+        hidden_sizes(student)  # which refuses others, before the teacher is queried
     decided = ("steps", "held_out", "precompute", "seed")
     training = Training.from_options(options, decided, compress, seed=seed, progress=progress)
-    ignored = None
+    notes = list[str]()
     if unused := _unused_columns(teacher, X):
-        names = ", ".join(map(repr, unused[:5])) + (", …" if len(unused) > 5 else "")
+        names = listed(map(repr, unused))
         if table is not None and set(unused) & {column.name for column in table.columns}:
             received = f"a table with {names}, on which the teacher was not fitted"
             raise ArgumentError("table", received, "columns that the teacher knows, by drop=")
-        ignored = f"Note: the teacher was not fitted on {names} of X; the student leaves that out."
+        notes = [f"Note: the teacher was not fitted on {names} of X; the student leaves that out."]
         X = X[[column for column in X.columns if column not in unused]]  # type: ignore[attr-defined, index]
-    data, like_ids = read_rows(X, table), None
-    if table is None and isinstance(data.format, TableFormat) and data.format.array is None:
-        like_ids = _id_note(data)
+    data = read_rows(X, table)
     labels, n = data.labels if labels is None else labels, rows(data.x)
     array = None if labels is None else as_labels(labels, n)
     examples = select(data.given, np.arange(min(100, n)))
@@ -182,22 +181,21 @@ def compress(
         data.format.knots = model.module is None
     if isinstance(student, nn.Module):
         _refuse_own_teacher(student, teacher)
-    row_weights, leak = as_weights(sample_weight, n), None
+    row_weights, doubts = as_weights(sample_weight, n), _id_notes(data) if table is None else []
     if array is not None:
         mix_labels(np.zeros((n, model.outputs)), array, 1.0, model.classes)  # refuses unusable ones
-        leak = _label_column(data.given, array)
+        doubts += _label_columns(data.given, array)
     elif teacher_folds is not None:
         raise ArgumentError("labels", None, "the labels of the rows, which teacher_folds needs")
-    for text in filter(None, (like_ids, leak)):
+    for text in doubts:
         warn(text)
     compared = is_auto(student) or (is_auto(inputs) and not query.limited)
     split = partial(_split, data, held_out_fraction if compared else 0.0, training.seed)
     mixed = label_weight > 0 or teacher_folds is not None
-    chosen = trainer.default_loss(model.task)
-    if not is_auto(loss):
-        chosen = as_loss(loss, None, None, "", None)  # type: ignore[arg-type]
+    default_loss = trainer.default_loss(model.task)
     problem = Problem(
-        model, data, *split(row_weights), loss=chosen, query=query,
+        model, data, *split(row_weights), query=query,
+        loss=default_loss if is_auto(loss) else as_loss(loss, None, None, "", None),  # type: ignore[arg-type]
         labels=array if mixed else None, label_weight=label_weight, row_weights=row_weights,
         folds=teacher_folds, seed=training.seed,
         # inputs of the user's own source never come again
@@ -222,22 +220,23 @@ def compress(
         default=default and steps is None, keep=keep, max_bytes=max_bytes, max_latency=max_latency,
     )  # fmt: skip
     try:
-        best, tried, notes = search(problem, recipe)
+        best, tried, choices = search(problem, recipe)
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
         problem = replace(problem, caches=True)  # all of whose rows have been labelled
-        best, tried, notes = search(problem, replace(recipe, inputs="data"))
+        best, tried, choices = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warn(str(query.usage.failure))
     problem, result = best.problem, best.result
-    larger, before, after = None, bytes_on_disk(model), bytes_on_disk(result.student) or 0
+    notes += choices + doubts
+    before, after = bytes_on_disk(model), bytes_on_disk(result.student) or 0
     if (default or is_auto(student)) and before is not None and after > before:
-        larger = f"Note: the student takes {after:,} bytes, its teacher {before:,}; "
-        larger += "a smaller student such as (8,) may do, or the teacher itself."
-    texts = [ignored, *notes, larger, like_ids, leak, _query_note(problem, n)]
-    texts += _value_notes(problem, result)
-    notes = [text for text in texts if text] + selection.verdict(best)
+        notes.append(
+            f"Note: the student takes {after:,} bytes, its teacher {before:,}; a smaller student "
+            "such as (8,) may do, or the teacher itself."
+        )
+    notes += _query_notes(problem, n) + _value_notes(problem, result) + selection.verdict(best)
     return Compressed.of(result, problem, best.recipe, labels=labels, tried=tried, notes=notes)
 
 
@@ -261,28 +260,26 @@ def _label_rows(problem: Problem, split: Callable[[np.ndarray], Any]) -> Problem
     return replace(problem, index=index, held_out=held_out, row_weights=left)
 
 
-def _query_note(problem: Problem, n: int) -> str | None:
-    r"""How many of n rows, and of other inputs, a teacher has labelled within limits."""
+def _query_notes(problem: Problem, n: int) -> list[str]:
+    r"""A note on how many of n rows, and of other inputs, a teacher has labelled within limits."""
     query, usage = problem.query, problem.query.usage
     if not query.limited:
-        return None
+        return []
     labelled = len(problem.index) + len(problem.held_out)
-    sizes = [rows(pool.x) for pool in problem.pools.values()]
-    generated = max([rows(problem.x), *sizes]) - rows(problem.x)
+    pools, size = problem.pools.values(), rows(problem.x)
+    generated = max((rows(pool.x) - size for pool in pools), default=0)
     limits = {"max_queries": query.max_queries, "query_seconds": query.query_seconds}
     words = ", ".join(f"{name}={limit:,}" for name, limit in limits.items() if limit is not None)
     share = f"all {n:,}" if labelled == n else f"{labelled:,} of {n:,}"
-    return (
-        f"Note: the student learned from {share} rows of X and {generated:,} generated inputs, "
-        f"which the teacher labelled ({usage.stop_reason or words})."
-    )
+    text = f"Note: the student learned from {share} rows of X and {generated:,} generated inputs, "
+    return [f"{text}which the teacher labelled ({usage.stop_reason or words})."]
 
 
 def _value_notes(problem: Problem, result: Result) -> list[str]:
     r"""Notes on a regression's student that breaks what holds for its teacher at every row."""
     if problem.teacher.task != "regression" or problem.live:
         return []
-    teacher, notes = problem.targets, list[str]()
+    teacher = problem.targets
     student = predictions(result.student, problem.x, "regression", "values")
     below = (student < 0).any(1) & bool((teacher > 0).all())
     crossed = (np.diff(student) < 0).any(1) & bool((np.diff(teacher) >= 0).all())
@@ -290,11 +287,11 @@ def _value_notes(problem: Problem, result: Result) -> list[str]:
         "negative, where the teacher's are positive, as counts are": below,
         "not in ascending order, where the teacher's are, as quantiles are": crossed,
     }
-    for text, broken in texts.items():
-        if broken.any():
-            n = f"{int(broken.sum()):,} of {len(student):,} rows of X"
-            notes.append(f"Note: at {n} values of the student are {text}.")
-    return notes
+    return [
+        f"Note: at {broken.sum():,} of {len(student):,} rows of X values of the student are {text}."
+        for text, broken in texts.items()
+        if broken.any()
+    ]
 
 
 def _unused_columns(teacher: object, given: Any) -> list[Any]:
@@ -309,8 +306,7 @@ def _unused_columns(teacher: object, given: Any) -> list[Any]:
         fitted = [] if names is None or isinstance(member, type) else list(map(_plain_name, names))
         absent = [name for name in fitted if name not in columns]
         if 0 < len(absent) < len(fitted):
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            received = f"no column {', '.join(map(repr, absent[:5]))}{more}"
+            received = f"no column {listed(map(repr, absent))}"
             raise ArgumentError("X", received, "all columns that the teacher was fitted on")
         if absent or not fitted:  # names of which none is known are a library's own
             unused = set()
@@ -322,39 +318,35 @@ def _plain_name(name: object) -> str:
     return str(name).replace(" ", "_")  # as LightGBM stores them
 
 
-def _id_note(data: Rows) -> str | None:
-    r"""A note on columns like ids; None if no column is."""
-    names = id_columns(data.format.table.varying, data.given)  # type: ignore[union-attr]
-    if not names:
-        return None
-    several = len(names) > 1
-    which = f"columns {', '.join(map(repr, names))} have" if several else f"column {names[0]!r} has"
-    return (
-        f"X: {which} another whole number in every row, like ids, which say nothing about new "
-        f"rows; table=limbeck.Table(X, drop={names!r}) leaves {'them' if several else 'it'} out, "
-        "for the teacher too, and table=limbeck.Table(X) takes all columns without this warning"
+def _id_notes(data: Rows) -> list[str]:
+    r"""A note on columns like ids, if there are some."""
+    framed = isinstance(data.format, TableFormat) and data.format.array is None
+    names = id_columns(data.format.table.varying, data.given) if framed else []  # type: ignore[union-attr]
+    text = (
+        f"X: in {listed(map(repr, names))} each row has another whole number, like ids, which say "
+        f"nothing about new rows; table=limbeck.Table(X, drop={names!r}) leaves that out, for the "
+        "teacher too, and table=limbeck.Table(X) takes all columns without this warning"
     )
+    return [text] if names else []
 
 
-def _label_column(given: Any, labels: np.ndarray) -> str | None:
-    r"""A note on a column that is the labels; None if no column is."""
-    if labels.ndim > 1 or len(set(labels.tolist())) < 2:
-        return None
-    if hasattr(given, "columns"):
-        columns = {name: given[name].to_numpy() for name in given.columns}
-    elif isinstance(given, np.ndarray) and given.ndim == 2:
-        columns = dict(enumerate(given.T))
-    else:
-        return None
-    texts = labels.astype(str)
+def _label_columns(given: Any, labels: np.ndarray) -> list[str]:
+    r"""A note on each column that is the labels."""
+    columns: dict[Any, Any] = {}
+    if labels.ndim == 1 and len(set(labels.tolist())) > 1:
+        if hasattr(given, "columns"):
+            columns = {name: given[name].to_numpy() for name in given.columns}
+        elif isinstance(given, np.ndarray) and given.ndim == 2:
+            columns = dict(enumerate(given.T))
+    notes, texts = list[str](), labels.astype(str)
     for name, column in columns.items():
         numeric = column.dtype.kind in "biuf" and labels.dtype.kind in "biuf"
         if (column == labels if numeric else column.astype(str) == texts).all():
-            return (
+            notes.append(
                 f"X: column {name!r} equals the labels: the teacher may have seen the answer, and "
                 "so may the student; leave it out if it is not there at predict time"
             )
-    return None
+    return notes
 
 
 def _refuse_own_teacher(student: nn.Module, teacher: object) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import joblib
 import numpy as np
@@ -76,7 +76,6 @@ FIELDS = {
     "task": str, "classes": list[Any] | None, "format": dict[str, Any], "inputs": str,
     "tried": list[dict[str, Any]], "notes": list[str],
 }  # fmt: skip
-Groups: TypeAlias = dict[str, Any] | str | Iterable[str] | None
 
 
 @dataclass(repr=False)
@@ -318,13 +317,12 @@ class Compressed(Result):
             row_format = format_from_spec(record.pop("format"))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise damaged(saved.path(ABOUT), f"has no format of rows ({error!r})") from error
-        names = record.pop("classes")
-        classes = None if names is None else np.asarray(names)
-        result = vars(from_files(saved, student))
-        return cls(**result, **record, row_format=row_format, classes=classes)
+        if record["classes"] is not None:
+            record["classes"] = np.asarray(record["classes"])
+        return cls(**vars(from_files(saved, student)), **record, row_format=row_format)
 
 
-def _groups(groups: Groups, X: Any) -> dict[str, Any] | None:
+def _groups(groups: dict[str, Any] | Iterable[str] | None, X: Any) -> dict[str, Any] | None:
     if groups is None or isinstance(groups, dict):
         return groups
     names = [groups] if isinstance(groups, str) else list(groups)

@@ -29,8 +29,7 @@ class CombinedTeacher(RowTeacher):
     ) -> None:
         self.members, self.weights, self.final = list(members), weights, final
         first, kind = (members[0], "ensemble") if final is None else (final, "stack")
-        named = any(part.named for part in (members if final is None else [final]))
-        names = first.classes if named else None
+        names = first.classes if first.named else None  # members agree on them
         super().__init__(f"{kind} of {len(members)}", first.task, first.outputs, names, None)
 
     @property

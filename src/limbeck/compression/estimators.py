@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
@@ -50,14 +50,8 @@ def as_argument_error(argument: str) -> Iterator[None]:
         raise RefusedArgumentError(argument, received, "what scikit-learn accepts") from error
 
 
-@dataclass(frozen=True, repr=False)
-class LeftOut:
-    r"""What a pickled estimator has in place of its fitted teacher."""
-
-    name: str
-
-    def __repr__(self) -> str:
-        return f"<{self.name}, left out of the pickle>"
+class LeftOut(str):
+    r"""What a pickled estimator has in place of its fitted teacher: words."""
 
 
 def bare(result: Compressed) -> Compressed:
@@ -89,12 +83,9 @@ class Distilled(BaseEstimator):
         progress: arg.Flag = False,
         options: arg.UserObject[dict[str, Any] | None] = None,
     ) -> None:
-        self.teacher, self.student, self.loss, self.inputs = teacher, student, loss, inputs
-        self.pool, self.steps, self.label_weight = pool, steps, label_weight
-        self.teacher_folds, self.keep, self.max_bytes = teacher_folds, keep, max_bytes
-        self.max_latency = max_latency
-        self.random_state, self.device, self.progress = random_state, device, progress
-        self.options = options
+        arguments = dict(locals())  # which scikit-learn asks to be attributes of the same names
+        del arguments["self"]
+        self.__dict__.update(arguments)
 
     def fit(
         self, X: arg.UserObject[object], y: arg.UserObject[ArrayLike | None] = None,
@@ -210,7 +201,7 @@ class Distilled(BaseEstimator):
         state.pop("teacher_", None)
         if dispatch.is_fitted(self.teacher):
             name = result.problem.teacher.name if result.problem else type(self.teacher).__name__
-            state["teacher"] = LeftOut(name)
+            state["teacher"] = LeftOut(f"{name}, left out of the pickle")
         return state
 
     def __copy__(self) -> Self:  # with the teacher, unlike a pickle
@@ -273,9 +264,9 @@ class Distilled(BaseEstimator):
 
     def _arguments(self, n: int) -> dict[str, Any]:
         r"""Arguments of `compress`; a fit to few rows is quick, without choices by trial."""
-        own = ("teacher", "random_state", "options")
-        values = self.get_params(deep=False).items()
-        arguments: dict[str, Any] = {name: value for name, value in values if name not in own}
+        arguments: dict[str, Any] = self.get_params(deep=False)
+        for name in ("teacher", "random_state", "options"):
+            del arguments[name]
         arguments["student"] = copy.deepcopy(self.student)  # an estimator keeps its arguments
         if n < 1000:
             if is_auto(self.inputs):

@@ -49,15 +49,12 @@ class NumpyFastPath:
             self.features = _encoded_rows(encoder, table.few_rows, numbers, codes)
         elif columns:
             self.features = _encoded_rows(encoder, self._matrices, [*map(str, range(columns))], [])
-        raw = _trees(trees) if type(trees) is Trees else _net(student)
-        if (encoder is not None and not columns) != isinstance(row_format, TableFormat) or (
-            task == "classification" and self.form not in ("logits", "probabilities")
-        ):
-            raw = None
-        self.raw = raw
+        usual = task != "classification" or self.form in ("logits", "probabilities")
+        usual &= (encoder is not None and not columns) == isinstance(row_format, TableFormat)
+        self.raw = (_trees(trees) if type(trees) is Trees else _net(student)) if usual else None
         origin = getattr(student, "origin", None)
         self.origin = None if origin is None else origin.cpu().numpy()
-        modules = [] if raw is None else list(student.modules())
+        modules = [] if self.raw is None else list(student.modules())
         # what must be where it was: tensors with their addresses, and modules, with their owners
         owners = [o for m in modules for o in (m._parameters, m._buffers, m._modules)]
         self.parts: list[tuple[dict[str, Any], str, Any, int | None]] = [
@@ -159,23 +156,21 @@ def _net(student: nn.Module) -> Function | None:
     names = (*net.hidden, net.output)
     if not LAYERS.keys() >= set(names) or any(type(layer) is not nn.Linear for layer in net.layers):
         return None
-    names_of_ends = ("shift", "scale", "out_shift", "out_scale")
-    ends: list[Any] = [getattr(student, name, None) for name in names_of_ends]
-    tensors = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
+    ends = [getattr(student, name, None) for name in ("shift", "scale", "out_shift", "out_scale")]
+    tensors: list[Any] = [*ends, *(t for layer in net.layers for t in (layer.weight, layer.bias))]
     if not all(t is None or _plain(t) for t in tensors):
         return None
     arrays: list[Any] = [None if t is None else t.detach().numpy() for t in tensors]
     shift, scale, out_shift, out_scale, *rest = arrays
     if shift is not None:
         shift, scale = shift.reshape(-1), scale.reshape(-1)
-    weights, activations = [weight.T for weight in rest[::2]], [LAYERS[name] for name in names]
-    layers = list(zip(weights, rest[1::2], activations, strict=True))
+    layers = list(zip(rest[::2], rest[1::2], [LAYERS[name] for name in names], strict=True))
 
     def raw(x: np.ndarray) -> np.ndarray:
         if shift is not None:
             x = (x - shift) * scale
         for weight, bias, activation in layers:
-            x = x @ weight
+            x = x @ weight.T
             if bias is not None:
                 x += bias
             x = activation(x)

@@ -25,7 +25,7 @@ FEWEST_ROWS = 20  # rows that a flow needs at least
 
 
 def generator(
-    name: str, layout: RowFormat, x: X, *, seed: int, progress: bool = True, weight: Any = None
+    name: str, layout: RowFormat, x: X, seed: int, progress: bool = True, weight: Any = None
 ) -> Inputs:
     r"""A source of inputs by name, made of some of the rows.
 
@@ -78,7 +78,7 @@ def prepared(
     r"""A generator by name, or the user's own, seeded, on the CPU, with the types of the rows."""
     dtype = next((part.dtype for part in floats(x).values()), torch.float32)
     if isinstance(source, str):
-        source = generator(source, layout, x, seed=seed, progress=progress, weight=weight)
+        source = generator(source, layout, x, seed, progress, weight)
     elif dtype == torch.float64:
         dtype = float_type(source, seed)
     source.to(torch.device("cpu"), dtype, seed)
@@ -87,14 +87,13 @@ def prepared(
 
 def drawn(source: Inputs, count: int, most: int) -> tuple[X, np.ndarray]:
     r"""The next inputs of a generator, at most so many at once, and their weights."""
-    parts, weights, missing = [], [], count
+    batches, missing = list[Batch](), count
     while missing:
-        batch = source(min(missing, most))
-        parts.append(batch.x)
-        missing -= rows(batch.x)
-        ones = np.ones(rows(batch.x))
-        weights.append(ones if batch.weight is None else batch.weight.double().numpy())
-    return join(parts), np.concatenate(weights)
+        batches.append(source(min(missing, most)))
+        missing -= rows(batches[-1].x)
+    ones = [torch.ones(rows(batch.x)) for batch in batches]
+    weights = [o if b.weight is None else b.weight for o, b in zip(ones, batches, strict=True)]
+    return join([batch.x for batch in batches]), torch.cat(weights).double().numpy()
 
 
 def fresh(source: str | Inputs, layout: RowFormat, x: X, count: int, seed: int) -> X:
@@ -151,43 +150,36 @@ def _columns(layout: RowFormat, x: X, *_: object) -> Inputs:
         chosen: dict[str, Tensor] = {}
         drawn: dict[str, Tensor] = {}
         for name, column in columns.items():
-            column = column.to(device)
+            flat = column.to(device).reshape(len(column), -1)
             group = groups.get(name, name)
             if group not in chosen:  # a value and whether it is missing go together
-                size = (n, column[0].numel() if isinstance(x, Tensor) else 1)
-                chosen[group] = torch.randint(len(column), size, generator=generator, device=device)
-            index = chosen[group]
-            values = column.flatten(1).gather(0, index) if column.ndim > 1 else column[index[:, 0]]
-            drawn[name] = values.reshape(n, *column.shape[1:])
+                size = n, flat.shape[1]
+                chosen[group] = torch.randint(len(flat), size, generator=generator, device=device)
+            drawn[name] = flat.gather(0, chosen[group]).reshape(n, *column.shape[1:])
         return drawn.get("", drawn)
 
     return Augment(x, transform)
 
 
-def fit_nade(x: Tensor, *, seed: int = 0, progress: bool = True) -> Callable[..., Tensor]:
+def fit_nade(x: Tensor, seed: int, progress: bool) -> Callable[..., Tensor]:
     r"""A function that draws rows of a NADE, fitted to bits or to rounded shades in [0, 1]."""
     flat = x.flatten(1)
     if not bool(((flat >= 0) & (flat <= 1)).all()):
         received = f"'nade' for numbers from {flat.min():g} to {flat.max():g}"
         raise ArgumentError("inputs", received, "bits or shades in [0, 1]; 'mixture' for others")
     inputs = flat.shape[1]
-    start = torch.Generator().manual_seed(seed)
-    nade = NADE(inputs, min(500, max(20, inputs)), generator=start)
+    nade = NADE(inputs, min(500, max(20, inputs)), generator=torch.Generator().manual_seed(seed))
     steps, size = max(500, math.ceil(len(flat) / 5)), min(100, len(flat))  # 20 passes
     nade.fit(flat.round(), steps, batch_size=size, lr=1e-2, seed=seed, progress=progress)
     nade = nade.cpu()
     draw = nade.sample if _is_bits(flat) else nade.sample_probabilities
-
-    def new_rows(n: int, generator: torch.Generator | None = None) -> Tensor:
-        return draw(n, generator).reshape(n, *x.shape[1:]).to(x.dtype)
-
-    return new_rows
+    return lambda n, generator: draw(n, generator).reshape(n, *x.shape[1:]).to(x.dtype)
 
 
 class Varying:
     r"""A density of the columns that vary, standardised; the others stay as they are."""
 
-    def __init__(self, x: Tensor, fit: Callable[[Tensor], Any]) -> None:
+    def __init__(self, fit: Callable[..., Any], x: Tensor, seed: int, progress: bool) -> None:
         flat = x.flatten(1).double()
         self.first, self.shape, self.dtype = flat[0], x.shape[1:], x.dtype
         self.columns = (flat != flat[0]).any(0).nonzero()[:, 0]
@@ -195,7 +187,7 @@ class Varying:
         self.mean = chosen.mean(0)
         self.deviation = (chosen - self.mean).square().mean(0).sqrt()
         if len(self.columns):
-            self.model = fit(((chosen - self.mean) / self.deviation).float())
+            self.model = fit(((chosen - self.mean) / self.deviation).float(), seed, progress)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         r"""New rows (n, *shape)."""
@@ -206,58 +198,47 @@ class Varying:
         return x.reshape(n, *self.shape).to(self.dtype)
 
 
-def fit_mixture(
-    x: Tensor, *, components: int | None = None, seed: int = 0, progress: bool = True
-) -> Varying:
+def fit_mixture(x: Tensor, seed: int, progress: bool) -> Any:
     r"""A Gaussian mixture fitted to rows of numbers by EM."""
     from limbeck.models.mixture import GaussianMixture
     from limbeck.models.mixture_em import fit_em
 
-    def fit(rows: Tensor) -> GaussianMixture:
-        model = GaussianMixture(components or max(1, min(10, len(x) // 50)), dim=rows.shape[1])
-        generator = torch.Generator().manual_seed(seed)
-        fit_em(model, rows, generator=generator, progress=progress)
-        return model
-
-    return Varying(x, fit)
+    model = GaussianMixture(max(1, min(10, len(x) // 50)), dim=x.shape[1])
+    fit_em(model, x, generator=torch.Generator().manual_seed(seed), progress=progress)
+    return model
 
 
-def fit_flow(
-    x: Tensor, *, steps: int | None = None, seed: int = 0, progress: bool = True
-) -> Varying:
+def fit_flow(x: Tensor, seed: int, progress: bool) -> Any:
     r"""A neural spline flow of the highest likelihood at a tenth of the rows, fitted to others."""
     from limbeck.losses import kl
-    from limbeck.models.flow import Flow, zuko
+    from limbeck.models.flow import Flow
     from limbeck.training.distill import distill
 
-    zuko()
-    if len(x) < FEWEST_ROWS:
-        received = f"'flow' for {len(x)} rows"
-        raise ArgumentError("inputs", received, f"{FEWEST_ROWS} or more, to see when it overfits")
-
-    def fit(rows: Tensor) -> Flow:
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(x), generator=generator)
-        held_out, learn = order.tensor_split([max(2, len(x) // 10)])
-        flow = Flow(rows.shape[1], generator=generator)
-        with warnings.catch_warnings():  # of several processes: all fit the same flow
-            warnings.filterwarnings("ignore", "engine: this is one of")
-            distill(
-                None, flow, rows[learn], kl(), steps=steps or FLOW_STEPS, every=25,
-                patience=10, held_out=rows[held_out], lr=2e-3, clip=10.0, seed=seed,
-                engine="eager", device="cpu", progress=progress,
-            )  # fmt: skip
-        return flow
-
-    return Varying(x, fit)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(x), generator=generator)
+    held_out, learn = order.tensor_split([max(2, len(x) // 10)])
+    flow = Flow(x.shape[1], generator=generator)
+    with warnings.catch_warnings():  # of several processes: all fit the same flow
+        warnings.filterwarnings("ignore", "engine: this is one of")
+        distill(
+            None, flow, x[learn], kl(), steps=FLOW_STEPS, every=25, patience=10,
+            held_out=x[held_out], lr=2e-3, clip=10.0, seed=seed, engine="eager", device="cpu",
+            progress=progress,
+        )  # fmt: skip
+    return flow
 
 
-def _samples(fit: Any, layout: RowFormat, x: X, seed: int, progress: bool, _: Any) -> Inputs:
+def _samples(
+    name: str, fit: Callable[..., Any], layout: RowFormat, x: X, seed: int, progress: bool, _: Any
+) -> Inputs:
     r"""Samples of a density that is fitted to the rows."""
     if not isinstance(x, Tensor):
-        received = f"{fit.__name__.removeprefix('fit_')!r} for a table"
-        raise ArgumentError("inputs", received, "'munge' or 'columns', which know its columns")
-    return as_inputs(fit(x, seed=seed, progress=progress))
+        expected = "'munge' or 'columns', which know its columns"
+        raise ArgumentError("inputs", f"{name!r} for a table", expected)
+    if name == "flow" and len(x) < FEWEST_ROWS:
+        expected = f"{FEWEST_ROWS} or more, to see when it overfits"
+        raise ArgumentError("inputs", f"'flow' for {len(x)} rows", expected)
+    return as_inputs(fit(x, seed, progress))
 
 
 # functions of (layout, rows, seed, progress, weight), by name
@@ -266,7 +247,7 @@ GENERATORS: dict[str, Callable[..., Inputs]] = {
     "munge": _munge,
     "noise": _noise,
     "columns": _columns,
-    "nade": partial(_samples, fit_nade),
-    "mixture": partial(_samples, fit_mixture),
-    "flow": partial(_samples, fit_flow),
+    "nade": partial(_samples, "nade", fit_nade),
+    "mixture": partial(_samples, "mixture", partial(Varying, fit_mixture)),
+    "flow": partial(_samples, "flow", partial(Varying, fit_flow)),
 }

@@ -3,6 +3,7 @@ r"""The user's rows as tensors for generators and students, and converted back f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -129,7 +130,7 @@ class TableFormat:
     def as_given(self, given: Any) -> Any:
         if self.array or not hasattr(given, "columns"):
             return given
-        frame = given.to_pandas() if not hasattr(given, "iloc") else given
+        frame = as_frame(given)
         names = [column.name for column in self.table.columns]
         if not set(names) <= set(frame.columns):  # constant columns may be left out
             return self.decode(self.encode(frame))
@@ -204,12 +205,10 @@ def format_from_spec(spec: dict[str, Any]) -> RowFormat:
 
 def _check_dtype(where: str, name: str) -> None:
     r"""Refuse a name that is no NumPy type of numbers."""
-    try:
-        known = np.dtype(name).kind in "biuf"
-    except (TypeError, ValueError, SyntaxError):
-        known = False
-    if not known:
-        raise ArgumentError(where, repr(name[:60]), "a type of numbers, such as 'float64'")
+    with suppress(TypeError, ValueError, SyntaxError):
+        if np.dtype(name).kind in "biuf":
+            return
+    raise ArgumentError(where, repr(name[:60]), "a type of numbers, such as 'float64'")
 
 
 def _as_array(given: object) -> Any:
@@ -221,10 +220,7 @@ def _as_array(given: object) -> Any:
 
 def _dtype_name(array: Any) -> str:
     r"""The NumPy type of the arrays that a teacher gets for rows such as these."""
-    if not isinstance(array, Tensor):
-        return str(np.dtype(array.dtype))
-    name = str(array.dtype).removeprefix("torch.")
-    return "float32" if name == "bfloat16" else name  # which NumPy does not have
+    return str(np.dtype(to_numpy(array).dtype))
 
 
 def _tensor(given: Any, argument: str) -> Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from limbeck.arrays import part_of, rows
 from limbeck.compression import training as trainer
@@ -23,7 +23,7 @@ from limbeck.compression.students import (
     Forest,
     Size,
     encoded,
-    is_fitted_directly,
+    is_net,
     predictions,
     sizes,
     tensor_bytes,
@@ -35,6 +35,7 @@ from limbeck.progress import tracked
 from limbeck.tables.reading import repeated_numbers
 from limbeck.tables.table import Table
 from limbeck.teachers.keys import select
+from limbeck.text import listed
 from limbeck.training.result import Result
 
 DEFAULT, LARGER, LARGEST = (50, 30), (100, 50), (200, 100)  # nets
@@ -98,11 +99,6 @@ class Attempt:
         return [_scores(self.problem.teacher.task, *part) for part in self.compared()]
 
     @property
-    def at_rows(self) -> float:
-        r"""The divergence at held-out rows."""
-        return self.parts[0].divergence
-
-    @property
     def divergence(self) -> float:
         r"""The geometric mean of divergences at rows and at mixtures."""
         divergences = np.maximum([part.divergence for part in self.parts], TINY)
@@ -150,24 +146,21 @@ def search(
     Kinds of `columns` are compared, and the `default` student with others; sizes within limits, the
     arguments of `grow_student`, for student="auto". Each choice adds to what was tried.
     """
-    tried, note, probe = Trials(), "", None
-    limited = problem.query.limited
-    net = not is_fitted_directly(student) and not isinstance(student, nn.Module)
+    tried, notes, probe = Trials(), list[str](), None
+    net = is_net(student)
     if trainer.is_auto(recipe.inputs):
         names = candidates(problem.format, problem.x, problem.live, recipe.pool)
-        if limited:  # each comparison would need queries of its own
-            names = ["munge" if "munge" in names else names[0]]
         forests = net and student != "linear" and _forests(problem)
         recipe, probe = best_inputs(problem, recipe, names, forests, tried)
     plain = problem
-    if columns and not limited and net:
-        problem, note = best_columns(problem, recipe, tried)
+    if columns and net and not problem.query.limited:
+        problem, notes = best_columns(problem, recipe, tried)
     if trainer.is_auto(student):
-        return grow_student(problem, recipe, tried, **limits), tried, [note]
+        return grow_student(problem, recipe, tried, **limits), tried, notes
     best = first = attempt(problem, recipe, student)
     if default and recipe.training.seconds is None:
         best = nearer_student(first, plain, probe, tried)
-    notes = [note if best.problem is problem else ""]
+    notes = notes if best.problem is problem else []
     if best is not first:
         spec = best.recipe.student
         name = str(spec) if isinstance(spec, Forest) else f"a net {spec}"
@@ -189,7 +182,8 @@ def best_inputs(
     Others than "munge" have to be clearly nearer, and in a net's short run, too. Where there are no
     forests, short runs of nets are compared.
     """
-    if not len(problem.held_out) or len(names) == 1:
+    # with limits, each comparison would need queries of its own
+    if not len(problem.held_out) or len(names) == 1 or problem.query.limited:
         return replace(recipe, inputs="munge" if "munge" in names else names[0]), None
     pilots, own = {}, replace(recipe, student=PROBE) if forests else recipe
     for name in tracked(names, "trying inputs", problem.query.progress):
@@ -206,29 +200,27 @@ def best_inputs(
     return recipe, pilots[best] if forests else None
 
 
-def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, str]:
-    r"""The problem with repeated numbers as categories, if short runs say so; and a note on it."""
+def best_columns(problem: Problem, recipe: Recipe, tried: Trials) -> tuple[Problem, list[str]]:
+    r"""The problem with repeated numbers as categories, if short runs say so; with a note on it."""
     layout, names = problem.format, list[Any]()
     if isinstance(layout, TableFormat) and layout.array is None and len(problem.held_out):
         names = repeated_numbers(layout.table.numbers, problem.x)  # type: ignore[arg-type]
     if not names:
-        return problem, ""
+        return problem, []
     given = problem.data.given
     coded = TableFormat(Table(given, categories=names), dtypes=layout.dtypes)  # type: ignore[union-attr]
     as_codes = replace(problem, data=Rows(coded, coded.encode(given), given))
     as_codes.targets = problem.targets
-    shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
-    scores = {}
     short = replace(recipe, training=replace(recipe.training, checkpoint=None))
-    choices = {"numbers": problem, "categories": as_codes}
-    for kind in tracked(list(choices), "trying columns", problem.query.progress):
-        scores[kind] = _pilot(choices[kind], short, kind).at_rows
-    tried += [{"columns": f"{shown} as {k}", "divergence": score} for k, score in scores.items()]
-    gain = scores["numbers"] - scores["categories"]
-    if gain < LEAST_GAIN or scores["categories"] > MOST_RATIO * scores["numbers"]:
-        return problem, ""
+    choices = tracked([problem, as_codes], "trying columns", problem.query.progress)
+    numbers, codes = (_pilot(each, short, "columns").parts[0].divergence for each in choices)
+    shown = listed(map(repr, names))
+    tried.append({"columns": f"{shown} as numbers", "divergence": numbers})
+    tried.append({"columns": f"{shown} as categories", "divergence": codes})
+    if numbers - codes < LEAST_GAIN or codes > MOST_RATIO * numbers:
+        return problem, []
     text = f"Note: numbers of {shown} are treated as categories, which is nearer to the teacher"
-    return as_codes, f"{text}; table=limbeck.Table(X) keeps them as numbers."
+    return as_codes, [f"{text}; table=limbeck.Table(X) keeps them as numbers."]
 
 
 def _pilot(problem: Problem, recipe: Recipe, name: str) -> Attempt:
@@ -274,10 +266,10 @@ def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried:
         own = in_folder(recipe, str(student), student=student, steps=steps)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
-        forests = forest, isinstance(best.recipe.student, Forest)
-        strict = forests == (True, False) and best.fidelity >= ENOUGH  # a poor net is no better
-        gain = FOREST_GAIN if strict else MIN_GAIN
-        nearer = other.at_rows <= best.at_rows and other.divergence < gain * best.divergence
+        good_net = best.fidelity >= ENOUGH and not isinstance(best.recipe.student, Forest)
+        gain = FOREST_GAIN if forest and good_net else MIN_GAIN
+        nearer = other.parts[0].divergence <= best.parts[0].divergence  # at rows alone
+        nearer = nearer and other.divergence < gain * best.divergence
         best = other if nearer else best
 
     if probe is None and _forests(plain):
@@ -310,21 +302,18 @@ def grow_student(
         if count >= 2 * least:
             expected += f", as held_out_fraction={math.ceil(100 * least / count) / 100:g} does"
         raise ArgumentError("X", f"{count} rows, too few to hold some out", expected)
-    outputs, task = problem.teacher.outputs, problem.teacher.task
-    encoder = problem.encoder
-    forests = _forests(problem)
-    if max_bytes is not None and max_bytes < min(sizes(problem.x, outputs, task, encoder).values()):
-        problem, encoder = copy.copy(problem), problem.format.encoder()  # knots take too much
-        problem.encoder = encoder
+    within = partial(sizes, problem.x, problem.teacher.outputs, problem.teacher.task)
+    if max_bytes is not None and max_bytes < min(within(problem.encoder).values()):
+        problem = copy.copy(problem)
+        problem.encoder = problem.format.encoder()  # without knots, which take too much
     nearest: Attempt | None = None
     latest: dict[bool, float] = {}  # divergences of nets and of forests
     ended: set[bool] = set()  # kinds whose larger students are no nearer, or too slow
-    for size in sizes(problem.x, outputs, task, encoder, max_bytes, forests):
+    for size in within(problem.encoder, max_bytes, _forests(problem)):
         kind = isinstance(size, Forest)
         if kind in ended:
             continue
-        name = str(size) if kind else "-".join(map(str, size))  # type: ignore[arg-type]
-        candidate = attempt(problem, in_folder(recipe, name, student=size))
+        candidate = attempt(problem, in_folder(recipe, str(size), student=size))
         tried.append(entry := candidate.trial())
         if candidate.divergence > 0.95 * latest.get(kind, math.inf):
             ended.add(kind)
@@ -339,13 +328,12 @@ def grow_student(
         if nearest is None or candidate.divergence < nearest.divergence:
             nearest = candidate
         if candidate.parts[0].fidelity >= keep:
-            nearest = candidate
-            break
+            return candidate
     if nearest is None:
         assert max_latency is not None
         least = math.ceil(min(entry["latency"] for entry in tried if "latency" in entry))
-        expected = f"{least} or more microseconds: what one row takes the fastest student that "
-        expected += "max_bytes allows, in `predict` on this machine"
+        fastest = "what one row takes the fastest student that max_bytes allows, on this machine"
+        expected = f"{least} or more microseconds: {fastest}"
         raise ArgumentError("max_latency", f"{max_latency:g}", expected)
     return nearest
 
@@ -392,29 +380,25 @@ def verdict(best: Attempt) -> list[str]:
             doubts.append(f"has {measure}, below {ENOUGH}")
     if task != "regression" and (len(problem.held_out) or size >= FEW_ROWS):
         names = [str(k) for k in (range(t.shape[1]) if classes is None else classes)]
-        unchecked, doubt = _rare_class_notes(t, p, names, where)
-        notes, doubts = notes + unchecked, doubts + doubt
+        _check_rare_classes(t, p, names, where, notes, doubts)
     return notes + [f"Doubtful: at {where} the student {doubt}; {advice}." for doubt in doubts]
 
 
-def _rare_class_notes(
-    t: np.ndarray, p: np.ndarray, names: list[str], where: str
-) -> tuple[list[str], list[str]]:
-    r"""A note on classes too rare to tell, and the doubt of a rare class that the student loses."""
-    share, n, notes = t.mean(0), len(t), list[str]()
+def _check_rare_classes(
+    t: np.ndarray, p: np.ndarray, names: list[str], where: str, notes: list[str], doubts: list[str]
+) -> None:
+    r"""Note classes too rare to tell, and doubt a student that loses a rare class."""
+    share, n = t.mean(0), len(t)
     rare = [k for k in np.argsort(share, kind="stable") if share[k] <= RARE]
     if few := [f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED]:
-        more = f" and {len(few) - 3} more" if few[3:] else ""
-        notes = [
+        notes.append(
             f"Unchecked: at {where} the teacher expects fewer than {MIN_EXPECTED} rows of "
-            f"{', '.join(few[:3])}{more}, too few to tell whether the student detects them; "
+            f"{listed(few)}, too few to tell whether the student detects them; "
             "report(X, y) at more rows does."
-        ]
+        )
     if len(few) < len(rare):
         k = rare[len(few)]
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
             retained = f"{student / teacher:.0%} of its teacher's average precision"
-            doubt = f"retains {retained} for the rare class {names[k]!r}, below 90%"
-            return notes, [doubt]
-    return notes, []
+            doubts.append(f"retains {retained} for the rare class {names[k]!r}, below 90%")

@@ -75,8 +75,7 @@ class Fitted:
             trees = self._fit_estimator(columns, targets.astype(np.float64), weight)
         else:
             options = {"task": self.task, "seed": self.seed, **self.options}
-            options |= {} if weight is None else {"sample_weight": weight}
-            trees = FITTED[self.kind](table, targets, **options)
+            trees = FITTED[self.kind](table, targets, sample_weight=weight, **options)
         bare = self.encoder is None and self.origin is None
         return trees if bare else Preprocessed(trees, encoder=self.encoder, origin=self.origin)
 
@@ -115,19 +114,14 @@ def encoded(x: X, encoder: Callable[[X], Tensor] | None) -> Tensor:
         return torch.cat([encoder(part_of(x, at, 10_000)) for at in range(0, rows(x), 10_000)])
 
 
-def check_student(spec: object) -> None:
-    r"""Refuse what is no student, before a teacher is queried for it."""
-    if not is_fitted_directly(spec) and not isinstance(spec, nn.Module):
-        hidden_sizes(spec)
-
-
-def is_fitted_directly(spec: object) -> bool:
-    r"""Whether a student is a tree or forest, by name or of scikit-learn."""
-    return (isinstance(spec, str) and spec in FITTED) or is_tree_estimator(spec)
+def is_net(spec: object) -> bool:
+    r"""Whether a student is a net of limbeck's own; not a module, nor a tree or forest."""
+    named = isinstance(spec, str) and spec in FITTED
+    return not (named or is_tree_estimator(spec) or isinstance(spec, nn.Module))
 
 
 def hidden_sizes(spec: object) -> tuple[int, ...]:
-    r"""The widths of the hidden layers of a net."""
+    r"""The widths of the hidden layers of a net; what is no student is refused."""
     if isinstance(spec, str) and spec != "linear":
         raise ArgumentError.unknown("student", spec, ["auto", "linear", *FITTED])
     hidden: Any = () if isinstance(spec, str) else (spec,) if is_count(spec) else spec
@@ -279,8 +273,7 @@ def answers(outputs: Tensor, task: str, form: str) -> Tensor:
 @torch.no_grad()
 def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
     r"""A student's predictions (n, K): probabilities, or values."""
-    parameter = next(student.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
+    device = next(student.parameters(), torch.empty(0)).device
     form = output_form(student, form)
     blocks = []
     with evaluating(student):

@@ -6,7 +6,6 @@ import copy
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -262,7 +261,7 @@ def _wide(problem: Problem) -> bool:
     module, x = problem.teacher.module, problem.x
     if module is None or not isinstance(x, Tensor) or x.dtype != torch.float64:
         return False
-    return any(t.dtype == torch.float64 for t in chain(module.parameters(), module.buffers()))
+    return any(t.dtype == torch.float64 for t in module.state_dict().values())
 
 
 def with_defaults(training: Training, task: str, student: nn.Module, x: X) -> Training:
@@ -318,9 +317,8 @@ def _live_inputs(problem: Problem, recipe: Recipe, student: nn.Module) -> Inputs
         return source
     if isinstance(student, Preprocessed) and (student.origin is not None or _wide(problem)):
         student.input_dtype = torch.float64
-    x, progress = student_inputs(student, problem.x), problem.query.progress
-    weight = problem.weight
-    new = generator(recipe.inputs, problem.format, x, seed=seed, progress=progress, weight=weight)
+    x, weight = student_inputs(student, problem.x), problem.weight
+    new = generator(recipe.inputs, problem.format, x, seed, problem.query.progress, weight)
     return new if recipe.inputs == "data" else Mix([Dataset(x, weight=weight), new])
 
 

@@ -20,6 +20,7 @@ from limbeck.distributions.conversion import adapt, validation
 from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, NotDifferentiableError, warn
+from limbeck.text import listed
 
 
 class WatchedDraw(UserDict[str, Any]):
@@ -92,10 +93,8 @@ class PredictFunction:
         r"""Notes for the user: why it cannot be mapped, and variables that are not read."""
         notes = [f"predict: {self.reason}"] if self.reason else []
         if self.unused:
-            listed = ", ".join(self.unused[:5]) + (", …" if len(self.unused) > 5 else "")
-            names = ", ".join(repr(f"~{name}") for name in self.unused[:5])
-            leave_out = f"var_names=[{names}] leaves out what is not needed"
-            notes.append(f"predict does not use {listed}: {leave_out}")
+            leave_out = f"var_names={['~' + name for name in self.unused]} leaves out what is not "
+            notes.append(f"predict does not use {listed(self.unused)}: {leave_out}needed")
         return notes
 
     def refuse_derivatives(self, loss: str) -> None:

@@ -2,7 +2,6 @@ r"""Model cards: what an exported student is, how to use it, and when not to tru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from limbeck.export.parts import encoded_columns
 from limbeck.export.portable import CHECKS, MARK, Portable, portable
 from limbeck.export.table_onnx import port
 from limbeck.models.preprocessed import Preprocessed
-from limbeck.text import markdown, markdown_block, markdown_code, markdown_table
+from limbeck.text import listed, markdown, markdown_block, markdown_code, markdown_table
 
 ANSWERS = {
     "probabilities": "probabilities, from 0 to 1",
@@ -174,7 +173,7 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
     r"""Rows on a column: its input, or the tensors of a program."""
     categories = getattr(column, "categories", ())
     if format != "pt2":
-        values = f"{column.kind}: {_first(map(repr, categories))}" if categories else column.kind
+        values = f"{column.kind}: {listed(map(repr, categories))}" if categories else column.kind
         if format == "numpy":
             gaps = "missing: None or NaN" if column.missing else "no missing values"
             return [(str(column.name), "n values", f"{values}; {gaps}")]
@@ -184,7 +183,7 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
         gaps = "no missing values" if takes.missing is None else f"missing: {takes.missing!r}"
         return [(column.key, f"(n, 1) {kind}", f"{values}; {gaps}")]
     if categories:
-        codes = _first(f"{code} is {value!r}" for code, value in enumerate(categories))
+        codes = listed(f"{code} is {value!r}" for code, value in enumerate(categories))
         gaps = f", {len(categories) + 1} is missing" if column.missing else ""
         text = f"the number of the category: {codes}; {len(categories)} is any other{gaps}"
         return [(column.key, "(n,) int64", text)]
@@ -192,11 +191,6 @@ def _column(column: Any, format: str) -> list[tuple[str, str, str]]:
     less = f" less {column.origin!r}, subtracted in float64" if column.origin else ""
     missing = (column.mask, "(n,) bool", f"whether {column.key} is missing")
     return [(column.key, "(n,) float32", unit + less), *([missing] if column.mask else [])]
-
-
-def _first(texts: Iterable[str]) -> str:
-    every = list(texts)
-    return ", ".join(every if len(every) <= 5 else [*every[:5], "…"])
 
 
 def _outputs(model: Portable, format: str) -> str:

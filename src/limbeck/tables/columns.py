@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from limbeck.arguments import choice
-from limbeck.errors import ArgumentError, LimbeckError, shown
+from limbeck.environment import import_extra
+from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
 
 if TYPE_CHECKING:
@@ -26,12 +27,7 @@ MARKERS = {"None": lambda: None, "nan": lambda: np.nan, "NA": lambda: pandas().N
 
 def pandas() -> Any:
     r"""The module pandas, which only tables need."""
-    try:
-        import pandas as module
-    except ImportError:
-        text = "tables, and rows with missing values, need pandas: pip install 'limbeck[tables]'"
-        raise LimbeckError(text) from None
-    return module
+    return import_extra("pandas", "tables", "tables, and rows with missing values, need")
 
 
 def is_date(dtype: Any) -> bool:

@@ -90,10 +90,8 @@ def _category(series: pd.Series, about: dict[str, Any], kind: str, chosen: bool)
     # 20 different strings are categories, however few the rows; half of all look like ids
     dates = kind == "category" and not chosen and len(values) > 20 and _are_dates(values[:20])
     if kind == "category" and not chosen and len(values) > max(20, 0.5 * present):
-        like, way = "ids or free text", ""
-        if dates:
-            like = "dates"
-            way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
+        way = f"dates of pandas.to_datetime({argument}), with a teacher that takes them, or "
+        like, way = ("dates", way) if dates else ("ids or free text", "")
         received = f"{len(values):,} different strings in {present:,} rows, like {like}"
         expected = f"{way}limbeck.Table(df, drop={names!r}), which leaves the column out, for the "
         expected += f"teacher too, or one with categories={names!r}, which takes them as categories"

@@ -2,10 +2,9 @@ r"""The schema of a mixed table: frames for the teacher, tensors for generators 
 
 from __future__ import annotations
 
-import reprlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from limbeck.arrays import Batch, to_numpy
 from limbeck.errors import ArgumentError
 from limbeck.inputs.combined import Munge
 from limbeck.models.table_encoder import TableEncoder
-from limbeck.records import check_depth, read_value
+from limbeck.records import check_depth, read_fields
 from limbeck.tables.columns import LIMIT, Category, Column, Number, column_of, is_date, pandas
 from limbeck.tables.reading import place_knots, present, read
 from limbeck.text import PlainTable, table_text
@@ -235,17 +234,14 @@ class Table:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Table:
         r"""The table that a spec describes."""
-        names = set(spec) if isinstance(spec, Mapping) else set()
-        if names != {"type", "rows", "columns"} or spec["type"] != "Table":
-            raise ArgumentError("spec", reprlib.repr(spec), "the result of Table.spec()")
-        check_depth(spec, "spec")
+        kinds = {"type": Literal["Table"], "rows": int, "columns": list[Any]}
+        fields = read_fields(check_depth(spec, "spec"), kinds, "spec")
         table = cls.__new__(cls)
-        table.rows = arg.integer("spec.rows", spec["rows"], "a whole number from 1", least=1)
-        columns = read_value(spec["columns"], list[Any], "spec.columns")
-        table.columns = [column_of(column) for column in columns]
+        table.rows = arg.integer("spec.rows", fields["rows"], "a whole number from 1", least=1)
+        table.columns = list(map(column_of, fields["columns"]))
         keys = [key for column in table.columns for key in column.keys]
         different = {str(column.name) for column in table.columns}
-        if not keys or len(set(keys)) < len(keys) or len(different) < len(columns):
+        if not keys or len(set(keys)) < len(keys) or len(different) < len(table.columns):
             received = f"{len(table.columns)} columns, of equal names or without tensors"
             raise ArgumentError("spec.columns", received, "different columns, of which one varies")
         return table

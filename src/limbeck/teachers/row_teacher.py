@@ -20,6 +20,7 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.teachers.base import Opaque, as_outputs
 from limbeck.teachers.fingerprints import digest, object_bytes, of_object
 from limbeck.teachers.keys import Array, as_given, as_rows, count, first_rows
+from limbeck.text import listed
 
 Names: TypeAlias = Sequence[Any] | np.ndarray
 TASKS = ("classification", "multilabel", "regression")
@@ -242,9 +243,9 @@ def class_columns(labels: Array, classes: ArrayLike | None, argument: str = "lab
     known = {name: column for column, name in enumerate(np.asarray(classes).tolist())}
     columns = np.array([known.get(value, -1) for value in labels.tolist()], np.intp)
     if (columns < 0).any():
-        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})[:5]
-        names = ", ".join(map(repr, list(known)[:10])) + (", …" if len(known) > 10 else "")
-        raise ArgumentError(argument, ", ".join(unknown), f"the teacher's classes: {names}")
+        unknown = sorted({repr(value) for value in labels[columns < 0].tolist()})
+        expected = f"the teacher's classes: {listed(map(repr, known))}"
+        raise ArgumentError(argument, listed(unknown), expected)
     return columns
 
 
