@@ -160,7 +160,7 @@ class PredictFunction:
                 )
             return
         shapes = f"a draw {_describe_shapes(singles[0])}"
-        shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
+        shapes += " alone: inputs=None" if x is None else f" and inputs {_describe_shapes(x)}"
         received = f"a function that fails ({_describe_error(error)})"
         raise ArgumentError("predict", received, f"a function of {shapes}") from error
 
