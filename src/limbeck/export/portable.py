@@ -246,11 +246,9 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
 @contextmanager
 def exporting(name: str, what: str) -> Iterator[None]:
     r"""Without the exporter's warnings and log; its error is one line about a named student."""
-    logs = map(logging.getLogger, ("torch.onnx", "onnx_ir", "onnxscript"))
-    levels = {log: log.level for log in logs}
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
     try:
-        for log in levels:
-            log.setLevel(logging.ERROR)
         with warnings.catch_warnings(action="ignore"):
             yield
     except Exception as error:  # of the exporter's many kinds
@@ -259,5 +257,4 @@ def exporting(name: str, what: str) -> Iterator[None]:
         message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
         raise LimbeckError(message) from error
     finally:
-        for log, level in levels.items():
-            log.setLevel(level)
+        logging.disable(disabled)
