@@ -99,12 +99,11 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
 def pair_losses(loss: Loss) -> Loss:
     r"""The losses on pairs that stand for losses on classes."""
     total: Any = 0
+    kind = "log", "teacher"  # of derivatives
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
             pair_term: Loss = kl()
-        elif isinstance(term, pair_derivative_error) or (
-            isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher")
-        ):
+        elif isinstance(term, derivative_error) and (term.domain, term.weight) == kind:
             pair_term = pair_derivative_error()
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'

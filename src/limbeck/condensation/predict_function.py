@@ -60,11 +60,11 @@ class PredictFunction:
             if x is not None:
                 self._refuse_mixing(draws, x)
 
-    def _unused(self, draw: X, x: X | None) -> list[str]:
+    def _unused(self, draw: Any, x: X | None) -> list[str]:
         r"""The names of variables without which the prediction stays the same."""
         names, known = [], leaves(self.example)
         for name in draw if isinstance(draw, dict) else ():
-            others: Any = {other: value for other, value in draw.items() if other != name}
+            others = {other: value for other, value in draw.items() if other != name}
             with suppress(Exception):  # of the user's own function, which needs the variable
                 again = check(
                     self._call(others, x), None if x is None else rows(x), like=self._like
