@@ -184,10 +184,8 @@ def report_on(saved: Saved) -> Report:
     if content.get("exact") is not None:
         shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
     names = MODELS if content.get("image") else MODELS[:1]  # other samples are in one picture
-    samples, features = (
-        [partial(draw, model=model) for model in models]
-        for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
-    )
+    samples = (partial(pictures.samples, model=name) for name in names)
+    features = (partial(pictures.features, model=name) for name in MODELS)
     sheets = gallery(saved, "Samples", *samples)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
