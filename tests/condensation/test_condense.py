@@ -470,7 +470,7 @@ def test_a_student_that_leaves_where_it_makes_sense_is_warned_of():
         ({"posterior": None}, "posterior", "^None$", ""),
         ({"posterior": WEIGHTS[0, :1]}, "posterior", "a single draw", ""),
         ({"posterior": 3}, "posterior", "^a int$", ""),
-        ({"inputs": None}, "inputs", "^None$", ""),
+        ({"inputs": None}, "predict", "missing 1 required .* 'x'", "alone, without inputs="),
         ({"inputs": 3}, "inputs", "^a int$", ""),
         ({"loss": "kl_divergence"}, "loss", "'kl_divergence'", ""),
         ({"online": "maybe"}, "online", "'maybe'", ""),

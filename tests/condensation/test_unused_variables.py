@@ -1,34 +1,35 @@
-r"""Variables that a function does not look at, whichever way it looks."""
+r"""Variables that a function does not need, whichever way it reads the others."""
 
 import pytest
 import torch
 
-from limbeck.condensation.predict_function import PredictFunction, unused_variables
+from limbeck.condensation.predict_function import PredictFunction
 from limbeck.distributions import Normal
 
-DRAW = {"alpha": 1.0, "beta": 2.0, "mu": 3.0}
+DRAWS = {name: torch.tensor([1.0, 2.0]) + k for k, name in enumerate(("alpha", "beta", "mu"))}
 
 
 @pytest.mark.parametrize(
-    ("function", "names"),
+    ("mean", "names"),
     [
-        (lambda d: d["alpha"] + d["beta"], ("mu",)),
-        (lambda d: d["alpha"] + d.get("beta") + d.get("gamma", 0.0), ("mu",)),
-        (lambda d: d["alpha"] + d["beta"] + d["mu"], ()),
-        (lambda d: sum(d.values()), ()),
-        (lambda d: [value for _, value in d.items()], ()),
-        (lambda d: [d[name] for name in d], ()),
-        (lambda d: dict(d)["alpha"], ()),
-        (lambda d: (lambda **named: named["alpha"])(**d), ()),
-        (lambda d: {type(d): 1}[dict], ()),  # no other than a plain dict
+        (lambda d: d["alpha"] + d["beta"], ["mu"]),
+        (lambda d: d["alpha"] + d.get("beta", 0.0) + d.get("gamma", 0.0), ["mu"]),
+        (lambda d: d["alpha"] + d["beta"] + d["mu"], []),
+        (lambda d: sum(d.values()), []),
+        (lambda d: sum(value for _, value in d.items()), []),
+        (lambda d: sum(d[name] for name in d), []),
+        (lambda d: dict(d)["alpha"], ["beta", "mu"]),
+        (lambda d: (lambda **named: named["alpha"])(**d), ["beta", "mu"]),
     ],
 )
-def test_what_is_not_read_is_found_and_nothing_is_claimed_where_it_cannot_be_told(function, names):
-    assert unused_variables(function, DRAW) == names
+def test_variables_without_which_predictions_stay_the_same(mean, names):
+    function = PredictFunction(lambda d, x: Normal(mean(d) * x, 1.0), DRAWS, torch.ones(3))
+    assert function.unused == names
 
 
 def test_vectors_have_no_names():
-    assert unused_variables(lambda d: 0.0, [1.0, 2.0]) == ()
+    draws = torch.ones(2, 3)
+    assert PredictFunction(lambda w, x: Normal(w[0] * x, 1.0), draws, torch.ones(3)).unused == []
 
 
 def test_notes_say_how_to_leave_them_out():

@@ -13,31 +13,9 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from limbeck.arrays import X, join, map_tensors, part_of, rows
-from limbeck.condensation import teachers
+from limbeck.condensation import held_out, pool, teachers
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
-from limbeck.condensation.held_out import (
-    GIVEN,
-    MEASURED,
-    HeldOut,
-    check_new_inputs,
-    sample_rows,
-    sources_of,
-)
-from limbeck.condensation.pool import (
-    CANDIDATES,
-    COVARIANCE_INPUTS,
-    FEATURES,
-    Covariances,
-    Pool,
-    PoolDivergence,
-    average_at,
-    choose_draws,
-    draws_curve,
-    neighbours,
-    posterior_divergence,
-    ratios,
-    worth,
-)
+from limbeck.condensation.held_out import GIVEN, MEASURED, HeldOut, check_new_inputs
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction, rows_of
 from limbeck.condensation.sample_bag import SampleBag
 from limbeck.condensation.teachers import Request, strata
@@ -72,7 +50,7 @@ def _pool_size(request: Request, function: PredictFunction, draws: int, componen
 
 def can_pool(source: Inputs) -> bool:
     r"""Whether inputs can be drawn once: not from loaders, nor by the loss."""
-    return not any(isinstance(part, Loader | Seek) for part in sources_of(source))
+    return not any(isinstance(part, Loader | Seek) for part in held_out.sources_of(source))
 
 
 def make_bag(
@@ -102,8 +80,8 @@ def fit_bag(
         # also held-out rows: covariances of a group that is left out cannot be known
         parts = (split.training, None if split.kind == GIVEN else split.source)
         known = [part.x for part in parts if isinstance(part, Dataset)]
-        x = join(known) if known else split.training(COVARIANCE_INPUTS).x
-        covariances = Covariances.of(function, stored, x)
+        x = join(known) if known else split.training(pool.COVARIANCE_INPUTS).x
+        covariances = pool.Covariances.of(function, stored, x)
         if request.components == "auto":
             enough = covariances.components() * JOINT_MARGIN
             components = min(max(components, math.ceil(enough)), stored.count)
@@ -111,12 +89,12 @@ def fit_bag(
     size = _pool_size(request, function, stored.count, components)
     targets = _Targets.of(function, stored, split, size, request.noise, generator)
     # it starts at draws whose average is near that of all
-    most = min(stored.count, CANDIDATES)
+    most = min(stored.count, pool.CANDIDATES)
     candidates = stored.take(strata(stored.count, most, generator))
-    likely = ratios(function, candidates, targets.trained, generator, FEATURES)
-    chosen = choose_draws(*likely, bag.components)
+    likely = pool.ratios(function, candidates, targets.trained, generator, pool.FEATURES)
+    chosen = pool.choose_draws(*likely, bag.components)
     bag._start_at(stored.structure.flatten(candidates)[chosen])
-    wrapped = PoolDivergence(bag, targets.trained.classes, covariances)
+    wrapped = pool.PoolDivergence(bag, targets.trained.classes, covariances)
     start = {name: value.clone() for name, value in bag.state_dict().items()}
     before = float(targets.watched.divergences(bag).mean())
     penalty = float(wrapped.penalty().detach())
@@ -146,14 +124,14 @@ def fit_bag(
     )  # fmt: skip
     check_student(result, part_of(targets.trained.x, 0, 8))
     after = float(targets.watched.divergences(bag).mean())
-    likely = ratios(function, candidates, targets.watched, generator, 4 * FEATURES)
-    curve = draws_curve(*likely, generator)
-    measured: dict[str, Any] = {"start": before, "best": after, "worth": worth(curve, after)}
+    likely = pool.ratios(function, candidates, targets.watched, generator, 4 * pool.FEATURES)
+    curve = pool.draws_curve(*likely, generator)
+    measured: dict[str, Any] = {"start": before, "best": after, "worth": pool.worth(curve, after)}
     if covariances is not None:
-        both = covariances, Covariances.of(function, stored, targets.watched.x)
+        both = covariances, pool.Covariances.of(function, stored, targets.watched.x)
         measured["covariance"] = max(float(each.error(bag).detach()) for each in both)
         measured["needed"] = covariances.components()
-    measure = partial(posterior_divergence, function, stored, result.predict, seed)
+    measure = partial(pool.posterior_divergence, function, stored, result.predict, seed)
     fixed = isinstance(split.training, Dataset)
     seen = split.training if fixed else Dataset(targets.trained.x)
     new_inputs = check_new_inputs(split, seen, measure, seed, STOP, 1e-3)
@@ -166,9 +144,9 @@ def fit_bag(
 class _Targets(NamedTuple):
     r"""The average over draws at the inputs that a bag is trained at, and at others."""
 
-    trained: Pool
+    trained: pool.Pool
     weight: Tensor | None  # of the inputs that it is trained at
-    watched: Pool  # decides when to stop
+    watched: pool.Pool  # decides when to stop
     noise: float  # about the average's own error
     notes: list[str]
 
@@ -183,10 +161,10 @@ class _Targets(NamedTuple):
         both = join([x, new])
         outcomes = PREDICTIONS // (draws.count * rows(both))
         outcomes = max(16, min(256, outcomes, 40_000 // rows(both)))
-        pool, error = average_at(function, draws, both, outcomes, generator)
+        targets, error = pool.average_at(function, draws, both, outcomes, generator)
         # a function may have numbers of another type than the draws
-        pool = map_tensors(lambda t: t.to(draws.dtype) if t.is_floating_point() else t, pool)
-        finite = pool.log_t.isfinite().flatten(1).all(1).cpu()
+        targets = map_tensors(lambda t: t.to(draws.dtype) if t.is_floating_point() else t, targets)
+        finite = targets.log_t.isfinite().flatten(1).all(1).cpu()
         if bad := int((~finite[:given]).sum()):
             received = f"log probabilities that are NaN or infinite at {bad:,} of {given:,} inputs"
             raise ArgumentError("predict", received, "finite ones at outcomes of the draws")
@@ -194,8 +172,8 @@ class _Targets(NamedTuple):
         note = f"{lost:,} inputs between rows were left out: predict is not finite there"
         index = finite.nonzero()[:, 0]
         inside, outside = index[index < rows(x)], index[index >= rows(x)]
-        trained = rows_of(pool, inside)
-        watched = rows_of(pool, outside) if len(outside) else trained
+        trained = rows_of(targets, inside)
+        watched = rows_of(targets, outside) if len(outside) else trained
         weight = None if weight is None else weight[inside.to(weight.device)]
         return cls(trained, weight, watched, error, [note] if lost else [])
 
@@ -220,9 +198,9 @@ def _inputs(
     if not isinstance(source, Dataset):
         batch = source(size)
         return batch.x, batch.weight, size
-    batch = source.build(sample_rows(source, most, generator))
+    batch = source.build(held_out.sample_rows(source, most, generator))
     x, count, weight = batch.x, rows(batch.x), batch.weight
-    near = neighbours(x, max(0, size - count), noise, generator)
+    near = pool.neighbours(x, max(0, size - count), noise, generator)
     if near is not None:
         x = join([x, near[0]])
         weight = None if weight is None else torch.cat([weight, weight[near[1].to(weight.device)]])
@@ -234,7 +212,7 @@ def _held_out_inputs(
 ) -> X | None:
     r"""Inputs that decide when to stop: held-out rows and their neighbours, or fresh inputs."""
     if split.source is None and isinstance(split.training, Dataset):  # without held-out rows
-        near = neighbours(split.training.x, size, noise, generator)
+        near = pool.neighbours(split.training.x, size, noise, generator)
         return None if near is None else near[0]
     source = split.training if split.source is None else split.source
     return _inputs(source, size, MEASURED, 0.0 if split.kind == GIVEN else noise, generator)[0]
@@ -248,9 +226,6 @@ class LBFGS:
     def bind(self, objective: Objective, steps: int) -> None:
         self.objective = objective
         self.parameters = [p for p in objective.parameters() if p.requires_grad]
-        if not self.parameters:
-            received = "no parameters that require gradients"
-            raise ArgumentError("student", received, "a trainable module")
         first = self.parameters[0]
         size = sum(p.numel() for p in self.parameters)
         self.progress = Progress(len(objective.terms), first.device, first.dtype)

@@ -361,9 +361,8 @@ def run_steps(
     about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
     settings = {**(run.identity or {}), **about}
     how = (engine.name, settings, run.failure, engine.processes, engine.compile_seconds)
-    outcome = (run.history, run.done, str(run.stop_reason), run.seconds, *how)
-    names = [field.name for field in fields(Result)[1:]]
-    return run, dict(zip(names, outcome, strict=True))
+    result = Result(student, run.history, run.done, str(run.stop_reason), run.seconds, *how)
+    return run, {name: value for name, value in vars(result).items() if name != "student"}
 
 
 def check_student(result: Condensed, x: X) -> None:

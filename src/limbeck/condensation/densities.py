@@ -5,10 +5,8 @@ With inputs, the student is trained on pairs of x and y; without, on events y al
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -101,12 +99,11 @@ class pair_derivative_error(Loss):  # noqa: N801 - losses are written as functio
 def pair_losses(loss: Loss) -> Loss:
     r"""The losses on pairs that stand for losses on classes."""
     total: Any = 0
+    kind = "log", "teacher"  # of derivatives
     for coefficient, term in loss:
         if isinstance(term, kl) or (isinstance(term, cross_entropy) and term.temperature == 1):
             pair_term: Loss = kl()
-        elif isinstance(term, pair_derivative_error) or (
-            isinstance(term, derivative_error) and (term.domain, term.weight) == ("log", "teacher")
-        ):
+        elif isinstance(term, derivative_error) and (term.domain, term.weight) == kind:
             pair_term = pair_derivative_error()
         else:
             expected = 'cross_entropy(), or derivative_error(weight="teacher")'
@@ -159,13 +156,6 @@ def condense_density(
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     student = request.student
     training = replace(request.training, held_out=request.held_out)
-    parameters: Iterable[inspect.Parameter] = ()
-    with contextlib.suppress(TypeError, ValueError, RecursionError):  # without a signature
-        parameters = inspect.signature(request.predict).parameters.values()
-    required = [p for p in parameters if p.default is p.empty]
-    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required) > 1:
-        expected = "the inputs that predict(draw, x) is of; a density without inputs is of a draw"
-        raise ArgumentError("inputs", None, expected)
     device, dtype, seed = request.device, request.dtype, training.seed
     function, draws = request.bind(None)
     if function.example.discrete:

@@ -239,14 +239,6 @@ class NewInputs:
     covariance: float | None = None
     needed: int | None = None
 
-    @property
-    def worth_text(self) -> str:
-        r"""The worth in words, as 'as near as 640 random draws'; empty if it is not known."""
-        if self.worth is None or not self.worth > 0:
-            return ""
-        number = f"{float(f'{self.worth:.2g}'):,.0f}"
-        return f"as near as {number} random draw{'s' if self.worth >= 1.5 else ''}"
-
     def lines(self) -> list[tuple[str, str]]:
         r"""The rows of a table, as names and values."""
         both = (("KL, training inputs", self.training), (f"KL, {self.kind}", self.held_out))
@@ -256,8 +248,10 @@ class NewInputs:
             lines.append(("KL, draws it started from", words))
         if self.covariance is not None:
             lines.append(("covariances of pairs", f"relative error {self.covariance:.2g}"))
-        if self.worth_text:
-            lines.append(("worth", self.worth_text))
+        if self.worth is not None and self.worth > 0:
+            number = f"{float(f'{self.worth:.2g}'):,.0f}"
+            words = f"as near as {number} random draw{'s' if self.worth >= 1.5 else ''}"
+            lines.append(("worth", words))
         return [*lines, ("at new inputs", f"{self.state}: {self.reason}")]
 
     def record(self) -> dict[str, Any]:

@@ -56,21 +56,20 @@ class Regression:
         if not isinstance(x, Tensor):
             raise ArgumentError("inputs", f"a {type(x).__name__}", f"a tensor, for {self.family}")
         x = x.unsqueeze(1) if x.ndim == 1 else x.flatten(1)
-        if isinstance(draw, Tensor):
-            weights, bias, scale = self._cut(draw, x.shape[1])
-        else:
-            named = [self.scale] if isinstance(self.scale, str) else []
-            _check_names(draw, self.weights, *(named if self.family == "linear" else []))
-            weights, bias = draw[self.weights], draw.get(self.bias, 0.0)
-            scale = draw.get(named[0]) if named else self.scale
+        weights, bias, scale = self.parts(draw, x.shape[1])
         shape, ndim = ("(D, classes)", 2) if self.family == "softmax" else ("(D,)", 1)
         if weights.ndim != ndim or len(weights) != x.shape[1]:
             received = f"weights of shape {tuple(weights.shape)} for inputs of {x.shape[1]} numbers"
             raise ArgumentError("posterior", received, f"weights {shape}, for {self.family}")
         return FAMILIES[self.family](x @ weights + bias, scale)
 
-    def _cut(self, draw: Tensor, size: int) -> tuple[Tensor, Any, Any]:
-        r"""The parts of a vector, by their number."""
+    def parts(self, draw: X, size: int) -> tuple[Tensor, Any, Any]:
+        r"""Weights, bias and scale of a draw: those of a dict by name, of a vector by number."""
+        if isinstance(draw, dict):
+            named = [self.scale] if isinstance(self.scale, str) else []
+            _check_names(draw, self.weights, *(named if self.family == "linear" else []))
+            scale = draw.get(named[0]) if named else self.scale
+            return draw[self.weights], draw.get(self.bias, 0.0), scale
         columns = 1 if self.family != "softmax" else self.classes
         if columns is None:
             expected = "the number of classes, for draws that are vectors"

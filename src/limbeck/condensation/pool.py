@@ -292,13 +292,11 @@ def choose_draws(ratio: Tensor, weight: Tensor, count: int) -> list[int]:
 def draws_curve(ratio: Tensor, weight: Tensor, generator: torch.Generator) -> dict[int, float]:
     r"""The mean divergence of the average of N random draws, by N."""
     curve: dict[int, float] = {}
-    size = 1
-    while size <= min(len(ratio) // 2, 512):
+    for size in (2**k for k in range(10) if 2 ** (k + 1) <= len(ratio)):
         repeats = max(4, min(32, 2 * len(ratio) // size))
         index = (torch.randint(len(ratio), (size,), generator=generator) for _ in range(repeats))
         means = torch.stack([ratio[some].mean(0) for some in index])
         curve[size] = float(subset_divergence(means, weight).mean())
-        size *= 2
     return curve
 
 

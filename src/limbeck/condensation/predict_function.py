@@ -2,8 +2,8 @@ r"""The user's `predict`: how it is called and checked, and students of the same
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -21,33 +21,6 @@ from limbeck.distributions.discrete import Bernoulli, Categorical, Poisson
 from limbeck.distributions.gaussians import Normal
 from limbeck.errors import ArgumentError, NotDifferentiableError, warn
 from limbeck.text import listed
-
-
-class WatchedDraw(UserDict[str, Any]):
-    r"""A draw that records the names of the values that were read: all, once it is iterated."""
-
-    def __init__(self, draw: dict[str, Any]) -> None:
-        self.data, self.read = draw, set[str]()
-
-    def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return self.data[name]
-
-    def __iter__(self) -> Iterator[str]:
-        self.read.update(self.data)
-        return iter(self.data)
-
-
-def unused_variables(function: Callable[..., Any], draw: Any, *rest: object) -> tuple[str, ...]:
-    r"""The names of variables that a function of a draw does not read."""
-    if not isinstance(draw, dict):
-        return ()
-    watched = WatchedDraw(draw)
-    try:
-        function(watched, *rest)
-    except Exception:  # of a function that takes nothing but a plain dict
-        return ()
-    return tuple(name for name in draw if name not in watched.read) if watched.read else ()
 
 
 class PredictFunction:
@@ -80,7 +53,7 @@ class PredictFunction:
             with count:
                 example = self._call(singles[0], x)
             self.example = check(example, n, like=self._like)
-            self.unused = unused_variables(function, *self._arguments(singles[0], x))
+            self.unused = self._unused(singles[0], x)
             for draw in singles[1:]:
                 check(self._call(draw, x), n, like=self._like)
             self.numbers = max(1, count.numbers // (n or 1))  # in memory for each draw and input
@@ -88,9 +61,21 @@ class PredictFunction:
             if x is not None:
                 self._refuse_mixing(draws, x)
 
+    def _unused(self, draw: Any, x: X | None) -> list[str]:
+        r"""The names of variables without which the prediction stays the same."""
+        names, known = [], leaves(self.example)
+        for name in draw if isinstance(draw, dict) else ():
+            others = {other: value for other, value in draw.items() if other != name}
+            with suppress(Exception):  # of the user's own function, which needs the variable
+                again = check(
+                    self._call(others, x), None if x is None else rows(x), like=self._like
+                )
+                names += [name] if all(map(torch.equal, leaves(again), known)) else []
+        return names
+
     @property
     def notes(self) -> list[str]:
-        r"""Notes for the user: why it cannot be mapped, and variables that are not read."""
+        r"""Notes for the user: why it cannot be mapped, and variables that are not needed."""
         notes = [f"predict: {self.reason}"] if self.reason else []
         if self.unused:
             leave_out = f"var_names={['~' + name for name in self.unused]} leaves out what is not "
@@ -159,7 +144,7 @@ class PredictFunction:
                 )
             return
         shapes = f"a draw {_describe_shapes(singles[0])}"
-        shapes += "" if x is None else f" and inputs {_describe_shapes(x)}"
+        shapes += " alone, without inputs=" if x is None else f" and inputs {_describe_shapes(x)}"
         received = f"a function that fails ({_describe_error(error)})"
         raise ArgumentError("predict", received, f"a function of {shapes}") from error
 

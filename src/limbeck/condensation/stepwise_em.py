@@ -57,9 +57,7 @@ class StepwiseEM:
         window: arg.FromZero | arg.Auto = "auto",
     ) -> None:
         self.schedule = as_schedule(schedule)
-        self.floor = floor
-        self.restarts = restarts
-        self.average = average
+        self.floor, self.restarts, self.average = floor, restarts, average
         self.start: Any = start
         self.window: Any = window
         names = ("floor", "restarts", "start", "average", "window")

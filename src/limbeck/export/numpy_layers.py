@@ -254,10 +254,7 @@ def _bag(module: SampleBag, script: Script, prefix: str) -> None:
     if isinstance(model := module.predict, Regression):
 
         def slopes(draw: Any) -> tuple[Tensor, Tensor]:  # (D, K) and (K,)
-            if isinstance(draw, dict):
-                weight, bias = draw[model.weights], draw.get(model.bias, 0.0)
-            else:
-                weight, bias, _ = model._cut(draw, script.features)
+            weight, bias, _ = model.parts(draw, script.features)
             weight = weight.reshape(script.features, -1)
             return weight, torch.as_tensor(bias).to(weight).expand(weight.shape[1])
 

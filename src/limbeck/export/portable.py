@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,23 +142,20 @@ def portable(
     if not isinstance(thing, nn.Module):
         expected = "a result of distill, compress, condense or normalize, or a torch module"
         raise ArgumentError("student", f"a {type(thing).__name__}", expected)
-    shape = shape_of(thing)
-    if input_shape is not None:
-        sizes = (input_shape,) if isinstance(input_shape, int) else input_shape
-        try:
-            shape = tuple(integer("input_shape", n, "a whole number", least=1) for n in sizes)
-        except (TypeError, ArgumentError):
-            expected = "the shape of one row, such as (784,)"
-            raise ArgumentError("input_shape", shown(input_shape), expected) from None
     module, form = _tensors(thing, None)
-    result = Portable(module, shape, form, student=thing)
-    if input_shape is not None:
-        try:
-            with evaluating(module), torch.no_grad():
-                module(result.rows(2))
-        except Exception as error:  # of the module's own
-            received = f"{shape}, at which the module fails ({str(error).splitlines()[:1]})"
-            raise ArgumentError("input_shape", received, "the shape of one input") from error
+    result = Portable(module, shape_of(thing), form, student=thing)
+    if input_shape is None:
+        return result
+    try:
+        sizes: Any = (input_shape,) if isinstance(input_shape, int) else input_shape
+        shape = tuple(integer("input_shape", n, "a whole number", least=1) for n in sizes)
+        result = replace(result, shape=shape)
+        with evaluating(module), torch.no_grad():
+            module(result.rows(2))
+    except Exception as error:  # of the module's own, too
+        received = f"{shown(input_shape)} ({first_line(error)})"
+        expected = "the shape of one row, such as (784,)"
+        raise ArgumentError("input_shape", received, expected) from error
     return result
 
 
@@ -246,11 +243,9 @@ def largest_difference(run: Callable[[Any], Tensor], module: nn.Module, x: Any) 
 @contextmanager
 def exporting(name: str, what: str) -> Iterator[None]:
     r"""Without the exporter's warnings and log; its error is one line about a named student."""
-    logs = map(logging.getLogger, ("torch.onnx", "onnx_ir", "onnxscript"))
-    levels = {log: log.level for log in logs}
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
     try:
-        for log in levels:
-            log.setLevel(logging.ERROR)
         with warnings.catch_warnings(action="ignore"):
             yield
     except Exception as error:  # of the exporter's many kinds
@@ -259,5 +254,4 @@ def exporting(name: str, what: str) -> Iterator[None]:
         message = f"export: torch cannot write {name} as {what} ({reason}){advice}"
         raise LimbeckError(message) from error
     finally:
-        for log, level in levels.items():
-            log.setLevel(level)
+        logging.disable(disabled)

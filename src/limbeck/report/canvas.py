@@ -9,11 +9,11 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
-from limbeck.arguments import Converter, UserObject, checked_arguments
+from limbeck.arguments import UserObject, checked_arguments
 from limbeck.environment import load_matplotlib
 from limbeck.errors import ArgumentError
 from limbeck.storage import Saved, as_saved
@@ -24,18 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 
-class Read(Converter):
-    r"""What a function reads from what was given, with its own errors."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, argument: str, value: object, expected: str | None = None) -> Any:
-        return self.function(value)
-
-
 P = ParamSpec("P")
-SavedResult = Annotated[Any, Read(as_saved)]  # a result that was read, or its folder
+SavedResult = UserObject[Any]  # a result that was read, or its folder
 MaybeAxes = UserObject[Any]  # where to draw; None is a new figure
 OWN = "limbeck"  # the label of figures of limbeck's own
 
@@ -69,16 +59,18 @@ class MissingDataError(ArgumentError):
     r"""A result without what a picture shows."""
 
 
-def picture(width: float, height: float) -> Callable[[Callable[P, str]], Callable[P, Axes]]:
+def picture(
+    width: float, height: float, read: Callable[[Any], object] = as_saved
+) -> Callable[[Callable[P, str]], Callable[P, Axes]]:
     r"""Of a function that draws on axes and describes them, one that returns described axes.
 
-    It makes them, in a size in inches, if it is called without.
+    It makes them, in a size in inches, if it is called without; `read` gives what it draws.
     """
 
     def decorate(draw: Callable[P, str]) -> Callable[P, Axes]:
         @functools.wraps(draw)
         def drawn(saved: object, ax: Axes | None = None, **options: object) -> Axes:
-            style = {} if ax is not None else STYLE
+            saved, style = read(saved), {} if ax is not None else STYLE
             with load_matplotlib().rc_context(style):
                 if ax is not None and not callable(getattr(ax, "set_label", None)):
                     raise ArgumentError("ax", f"a {type(ax).__name__}", "matplotlib's Axes")

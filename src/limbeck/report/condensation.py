@@ -41,7 +41,15 @@ def condensed(
 ) -> tuple[dict[str, Any], summary.Arrays]:
     r"""Content and arrays of a condensed posterior."""
     content, notes = summary.run_summary(result), list(result.notes)
-    draws = _draws(result, notes)
+    draws, stream = None, result.posterior
+    if result.calling is not None and stream is not None:
+        try:
+            draws = draws_to_compare(stream, STREAM_DRAWS)
+        except StreamEnded:
+            notes.append("The stream has no further draws to compare the student with.")
+        if draws is not None and draws is not stream:
+            further = f"{STREAM_DRAWS:,} further draws of the stream"
+            notes.append(f"The student is compared with {further}.")
     if agreement is None and draws is not None and (x is not None or result.head is None):
         agreement = result.report(x, y, posterior=draws)
     count = result.used if draws is None else draws.count
@@ -74,21 +82,6 @@ def condensed(
         if labels is not None:
             arrays["labels"] = dense(labels)
     return content | {"notes": notes}, arrays
-
-
-def _draws(result: Condensed, notes: list[str]) -> Draws | None:
-    r"""Stored draws to compare with; of a stream, its next draws."""
-    source = result.posterior
-    if result.calling is None or source is None:
-        return None
-    try:
-        draws = draws_to_compare(source, STREAM_DRAWS)
-    except StreamEnded:
-        notes.append("The stream has no further draws to compare the student with.")
-        return None
-    if draws is not source:
-        notes.append(f"The student is compared with {STREAM_DRAWS:,} further draws of the stream.")
-    return draws
 
 
 def _add_checks(result: Condensed, content: dict[str, Any], notes: list[str]) -> None:

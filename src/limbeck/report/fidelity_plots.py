@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from limbeck.report.canvas import (
     MUTED,
     MaybeAxes,
     MissingDataError,
-    Read,
     against,
     fit,
     legend_above,
@@ -50,10 +49,15 @@ def _report(given: Any) -> Fidelity:
     return given if isinstance(given, Fidelity) else Fidelity.from_dict(given)
 
 
-Report = Annotated[Any, Read(_report)]
+def _history(given: Any) -> History:
+    whole = not isinstance(given, Mapping) or "step" not in given
+    return as_saved(given).content["history"] if whole else given
 
 
-@picture(4.8, 3.2)
+Report = UserObject[Any]
+
+
+@picture(4.8, 3.2, _history)
 def learning(
     saved: UserObject[Saved | str | Path | History], ax: MaybeAxes = None, *,
     name: Text | None = None,
@@ -64,8 +68,7 @@ def learning(
         saved: Also a result's history alone: "step", "loss", terms of the loss, metrics.
         name: One column of the history, to be drawn alone. Default: None, all.
     """
-    is_history = isinstance(saved, Mapping) and "step" in saved
-    history: Any = saved if is_history else as_saved(saved).content["history"]
+    history: Any = saved  # as it was read
     if not (groups := columns_together(history)):
         raise ArgumentError("saved", "a result without a history", "one of a distillation")
     columns = groups[0] if name is None else [name]
@@ -101,7 +104,7 @@ def columns_together(history: History) -> list[list[str]]:
     return [names] if max(sizes) <= 50 * max(min(sizes), 1e-12) else [[name] for name in names]
 
 
-@picture(4.4, 4.4)
+@picture(4.4, 4.4, _report)
 def calibration(saved: Report, ax: MaybeAxes = None) -> str:
     r"""Calibration curves: the share of right predictions against the confidence.
 
@@ -134,7 +137,7 @@ def calibration(saved: Report, ax: MaybeAxes = None) -> str:
     return f"Calibration curves, with expected calibration errors: {', '.join(texts)}."
 
 
-@picture(4.4, 4.4)
+@picture(4.4, 4.4, _report)
 def disagreement(saved: Report, ax: MaybeAxes = None, *, target: CountFromZero = 0) -> str:
     r"""Where teacher and student disagree.
 
@@ -212,7 +215,7 @@ def _label_bars(ax: Axes, pairs: Mapping[str, Any], names: list[str]) -> str:
     )
 
 
-@picture(4.4, 4.4)
+@picture(4.4, 4.4, _report)
 def subgroups(saved: Report, ax: MaybeAxes = None) -> str:
     r"""How much better or worse the student is than the teacher, by subgroup.
 

@@ -170,16 +170,13 @@ def _sentence(content: dict[str, Any], teacher: str) -> str:
 
 def report_on(saved: Saved) -> Report:
     r"""Log probabilities, the divergence, log Z; samples and features."""
-    content, shown, rows = saved.content, list[Stat](), []
+    content, shown = saved.content, list[Stat]()
     if held_out := content.get("held_out"):
-        logs = ["–" if held_out.get(m) is None else f"{held_out[m]:.3f}" for m in MODELS]
-        rows = [[f"mean log probability of {held_out['events']:,} {held_out['where']}", *logs]]
         teacher = f", the teacher {held_out['teacher']:.2f}" if "teacher" in held_out else ""
-        label = f"nats, mean log probability of {held_out['where']}{teacher}"
+        label = f"nats, mean log probability of {held_out['events']:,} {held_out['where']}{teacher}"
         shown.append(Stat(f"{held_out['student']:.2f}", label))
     if divergence := content.get("divergence"):
         figure = _with_error_or_dash(divergence["value"], divergence["std_error"])
-        rows.append(["KL(teacher ‖ student)", "", figure])
         shown.append(Stat(figure, "nats of KL(teacher ‖ student)"))
     for z in (content.get("log_z") or [])[:2]:
         label = f"log Z, {z['name']}{'' if z['trustworthy'] else ', ' + z['state']}"
@@ -187,19 +184,15 @@ def report_on(saved: Saved) -> Report:
     if content.get("exact") is not None:
         shown.append(Stat(f"{content['exact']:.4f}", "log Z, exact"))
     names = MODELS if content.get("image") else MODELS[:1]  # other samples are in one picture
-    samples, features = (
-        [partial(draw, model=model) for model in models]
-        for draw, models in ((pictures.samples, names), (pictures.features, MODELS))
-    )
+    samples = (partial(pictures.samples, model=name) for name in names)
+    features = (partial(pictures.features, model=name) for name in MODELS)
     sheets = gallery(saved, "Samples", *samples)
     words = (
         "The student's samples are independent and exact. The teacher's are the states of chains "
         "that began at other samples of the student: modes that the student lacks may be missing "
         "there too."
     )
-    table = TableBlock("In nats", ["", *MODELS], rows, sortable=False)
     return shown, {
-        "Teacher beside student": [table] if rows else [],
         "Samples": [words, *sheets] if sheets else [],
         "Features": gallery(saved, "Weights of hidden units", *features),
         "Log probabilities": gallery(saved, "Sorted log probabilities", pictures.log_probabilities),

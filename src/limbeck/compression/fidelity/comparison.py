@@ -126,20 +126,24 @@ def compare(data: Predictions, of_classes: ClassRows | None = None) -> Compariso
     r"""Every measure that predictions and labels allow, and arrays (n,) of those of classes."""
     more = of_classes or {}
     rows = {model: {**arrays, **more.get(model, {})} for model, arrays in data.rows.items()}
-    measures = {model: _means(arrays) for model, arrays in rows.items()}
-    student, differences = rows.pop("student"), {}
-    for other, arrays in rows.items():
-        shared = student.keys() & arrays.keys()
-        differences[other] = _means({name: student[name] - arrays[name] for name in shared})
+    result = _compared(rows, len(data.truth))
     if data.task == "regression":
-        for model in measures.keys() - {"teacher"}:
+        for model in rows.keys() - {"teacher"}:
             teacher, p = data.by_model["teacher"], data.by_model[model]
-            measures[model] |= m.difference_quantiles(teacher, p, data.weight)
-    return Comparison(len(data.truth), measures, differences)
+            result.measures[model] |= m.difference_quantiles(teacher, p, data.weight)
+    return result
 
 
-def _means(arrays: Mapping[str, np.ndarray]) -> dict[str, Figure]:
-    return {name: mean(array) for name, array in arrays.items()}
+def _compared(rows: ClassRows, n: int) -> Comparison:
+    r"""The means of arrays (n,), and of their differences from the student's where both have it."""
+    measures = {model: {k: mean(a) for k, a in arrays.items()} for model, arrays in rows.items()}
+    student = rows["student"]
+    differences = {
+        other: {k: mean(student[k] - arrays[k]) for k in student.keys() & arrays.keys()}
+        for other, arrays in rows.items()
+        if other != "student"
+    }
+    return Comparison(n, measures, differences)
 
 
 def by_group(data: Predictions, columns: Mapping[str, object]) -> dict[str, dict[str, Comparison]]:
@@ -185,11 +189,7 @@ def by_class(data: Predictions) -> dict[str, Comparison]:
             if model != "teacher":
                 kl = MEASURES["kl"].rows[data.task](part.by_model["teacher"], p)
                 rows[model]["kl"] = m.weighted(kl, part.weight)
-        means = {model: _means(known) for model, known in rows.items()}
-        parts[str(name)] = Comparison(len(members), means)
-        if data.y is not None:
-            gap = mean(rows["student"]["recall"] - rows["teacher"]["recall"])
-            parts[str(name)].differences["teacher"] = {"recall": gap}
+        parts[str(name)] = _compared(rows, len(members))
     return parts
 
 

@@ -17,7 +17,7 @@ from limbeck.compression.fidelity.comparison import MIN_CLASS_ROWS, Comparison, 
 from limbeck.compression.fidelity.cost import Cost
 from limbeck.compression.fidelity.measures import Figure, mean, ratio, weighted
 from limbeck.errors import ArgumentError
-from limbeck.records import damaged, decode, encode, read_fields
+from limbeck.records import decode, encode, of_file, read_fields
 from limbeck.storage import files
 from limbeck.storage.files import plain
 from limbeck.text import table_text, visible
@@ -156,11 +156,8 @@ class Fidelity(Comparison):
     def load(cls, path: PathLike) -> Fidelity:
         r"""Read what `save` wrote."""
         path = Path(path)
-        saved = decode(files.read_bytes(path), path)
-        try:
-            return cls.from_dict(saved)
-        except ArgumentError as error:
-            raise damaged(path, f"is not as limbeck writes it ({error})") from error
+        with of_file(path):
+            return cls.from_dict(decode(files.read_bytes(path), path))
 
 
 def fidelity(

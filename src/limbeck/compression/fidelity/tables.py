@@ -152,7 +152,7 @@ def class_table(report: Fidelity) -> Table:
     models = ["teacher", "student"] if report.labelled else ["student"]
 
     def lost(part: tuple[str, Comparison]) -> float:
-        return part[1].differences.get("teacher", part[1].measures["student"])["recall"].value
+        return (part[1].differences.get("teacher") or part[1].measures["student"])["recall"].value
 
     if len(parts) > MAX_GROUPS:
         title += f" (the {MAX_GROUPS} that lose most, of {len(parts)})"
