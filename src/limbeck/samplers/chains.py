@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, tensor_float
+from limbeck.arrays import Batch, float_tensor, tensor_float
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.progress import tracked
@@ -124,7 +124,7 @@ class Chains(Inputs):
     @property
     def x(self) -> Tensor:
         if self._x is None:
-            like = float_tensor(self.target)
+            like = float_tensor(self.target, None)
             dtype = self.dtype if like is None else like.dtype
             with torch.no_grad():
                 if self.start is None:
@@ -347,14 +347,6 @@ class CapturedAdvance:
         if self._pending:
             self._done.wait(torch.cuda.current_stream(self.stream.device))
             self._pending = False
-
-
-def float_tensor(model: object) -> Tensor | None:
-    r"""The first floating-point parameter or buffer of a module: its device and type."""
-    if not isinstance(model, nn.Module):
-        return None
-    tensors = (*model.parameters(), *model.buffers())
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def own_starts(
