@@ -81,11 +81,6 @@ class Chains(Inputs):
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
     densities: Any  # `normalization.densities.Densities`, of chains for an estimate
-    _x: Tensor | None  # at a fixed address once it exists
-    _captured: CapturedAdvance | None
-    place: int  # of the next chain to use
-    sweeps_done: int
-    burnt: bool
 
     @arg.checked_arguments
     def __init__(
@@ -174,8 +169,10 @@ class Chains(Inputs):
             self.target.to(device)
 
     def _restart(self) -> None:
-        self.place, self.sweeps_done, self.burnt = 0, 0, False
-        self._x = self._captured = None
+        self.place = 0  # of the next chain to use
+        self.sweeps_done, self.burnt = 0, False
+        self._x: Tensor | None = None  # at a fixed address once it exists
+        self._captured: CapturedAdvance | None = None
 
     def state_dict(self) -> dict[str, Tensor]:
         _ = self.x  # which may draw
@@ -208,9 +205,8 @@ class Chains(Inputs):
 
     def sweep(self, count: int, label: str = "moving chains") -> None:
         r"""Advance all chains, in pieces with a bar. Like every move, it leaves p invariant."""
-        pieces = [10] * (count // 10) + [count % 10] * (count % 10 > 0)
-        for piece in tracked(pieces, label, self.progress):
-            self.advance(piece)
+        for done in tracked(range(0, count, 10), label, self.progress):
+            self.advance(min(10, count - done))
 
     @arg.checked_arguments
     def advance(self, sweeps: arg.CountFromZero = 1) -> None:

@@ -58,21 +58,14 @@ def leapfrog(
     factor L (dim, dim) of their covariance LLᵀ. Step sizes (n, 1) and counts (n, 1) may differ from
     row to row. Any number in place of a derivative leaves the map reversible, with determinant 1.
     """
+    times = torch.mul if scale.dim() == 1 else torch.matmul
     most = int(count.max()) if isinstance(count, Tensor) else count
     for k in range(most):
         size = step if isinstance(count, int) else step * (k < count)  # 0 after a row's last
-        momentum = momentum + size / 2 * _pull(here.slope, scale)
-        here = evaluate(here.x + size * _push(momentum, scale))
-        momentum = momentum + size / 2 * _pull(here.slope, scale)
+        momentum = momentum + size / 2 * times(here.slope, scale)
+        here = evaluate(here.x + size * times(momentum, scale.t()))
+        momentum = momentum + size / 2 * times(here.slope, scale)
     return here, momentum
-
-
-def _push(momentum: Tensor, scale: Tensor) -> Tensor:
-    return momentum * scale if scale.dim() == 1 else momentum @ scale.T
-
-
-def _pull(slope: Tensor, scale: Tensor) -> Tensor:
-    return slope * scale if scale.dim() == 1 else slope @ scale
 
 
 class Move(NamedTuple):
