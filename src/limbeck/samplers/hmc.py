@@ -28,11 +28,6 @@ class Point(NamedTuple):
     log: Tensor
     slope: Tensor
 
-    def replace(self, rows: Tensor, other: Point) -> Point:
-        r"""These points, with others in some rows (n,)."""
-        wide = rows[:, None]
-        return Point(*map(torch.where, (wide, rows, wide), other, self))
-
 
 def differentiate(log_density: Callable[[Tensor], Tensor], x: Tensor) -> Point:
     r"""A log density and its derivatives, which are 0 where they are not numbers."""
@@ -92,10 +87,12 @@ def move(
     gain = torch.where(known, gain, -math.inf)
     acceptance = gain.clamp_max(0).exp()
     accepted = torch.rand(len(x), **draw) < acceptance
+    wide = accepted[:, None]
+    after = Point(*map(torch.where, (wide, accepted, wide), end, here))
     outside = end.log == -math.inf
     # outside, log p̃ is no measure of the error; momenta that grew beyond all bounds are
     unstable = ~known | (torch.where(outside, kinetic, gain) < -DIVERGENT)
-    return Move(here.replace(accepted, end), acceptance, unstable, outside & ~unstable)
+    return Move(after, acceptance, unstable, outside & ~unstable)
 
 
 class StepSize:
