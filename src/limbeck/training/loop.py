@@ -245,7 +245,7 @@ class Run:
         if (patience := self.settings.patience) is not None:
             if self.plateau.update(entry["held_out"]):
                 state = self.objective.student.state_dict()
-                self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+                self.best = {name: tensor.clone() for name, tensor in state.items()}
             elif self.plateau.since >= patience:
                 best = self.plateau.best
                 self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
