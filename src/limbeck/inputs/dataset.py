@@ -77,6 +77,8 @@ class Dataset(Inputs):
     """
 
     STATE: ClassVar[tuple[str, ...]] = ("order", "position")
+    order: Tensor  # of the rows in the present pass
+    position: int  # in this order
 
     @checked_arguments
     def __init__(
@@ -158,7 +160,6 @@ class Dataset(Inputs):
         x = {n: arrays.cast(p, device, dtype, label("X", n)) for n, p in self._x.items()}
         self.x: arrays.X = x.get("", x)
         self.y = None if self._y is None else arrays.cast(self._y, device, dtype, "y")
-        # the rows in the present pass, and the place of the next one
         self.order, self.position = torch.empty(0, dtype=torch.int64), 0
         self.weight: Tensor | None = None
         if self._weight is not None:

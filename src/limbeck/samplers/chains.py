@@ -80,6 +80,11 @@ class Chains(Inputs):
     """
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
+    _x: Tensor | None  # at a fixed address once it exists
+    _captured: CapturedAdvance | None
+    place: int  # of the next chain to use
+    sweeps_done: int
+    burnt: bool
     densities: Any  # `normalization.densities.Densities`, of chains for an estimate
 
     @arg.checked_arguments
@@ -169,10 +174,8 @@ class Chains(Inputs):
             self.target.to(device)
 
     def _restart(self) -> None:
-        self.place = 0  # of the next chain to use
-        self.sweeps_done, self.burnt = 0, False
-        self._x: Tensor | None = None  # at a fixed address once it exists
-        self._captured: CapturedAdvance | None = None
+        self.place, self.sweeps_done, self.burnt = 0, 0, False
+        self._x = self._captured = None
 
     def state_dict(self) -> dict[str, Tensor]:
         _ = self.x  # which may draw
