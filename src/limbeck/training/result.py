@@ -45,7 +45,7 @@ class History(dict[str, list[float]]):
 
 @dataclass(frozen=True)
 class Failure:
-    r"""A loss or gradient that was not finite; the student is as it was before that step."""
+    r"""A loss or gradient that was not finite; the student is as before that step, or the best."""
 
     step: int
     terms: list[str]  # that were not finite, or whose gradients were not
