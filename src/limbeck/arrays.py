@@ -2,18 +2,21 @@ r"""Arrays, tensors and nests of them: a batch of inputs, its parts, and joining
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.distributions import Distribution
 
 from limbeck.errors import ArgumentError, shown
 
 Tree = TypeVar("Tree")
+Default = TypeVar("Default")
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 X: TypeAlias = Tensor | dict[str, Tensor]  # inputs (n, ...), or a dict of such (a table)
 
@@ -55,6 +58,17 @@ def as_dict(x: X) -> dict[str, Tensor]:
 def floats(x: X) -> dict[str, Tensor]:
     r"""The parts of x that can be differentiated, by name."""
     return {name: part for name, part in as_dict(x).items() if part.is_floating_point()}
+
+
+def float_tensor(model: object, default: Default) -> Tensor | Default:
+    r"""The first floating-point tensor of a module or torch distribution: its device and type."""
+    if isinstance(model, Tensor):
+        return model if model.is_floating_point() else default
+    parts: Iterable[object] = vars(model).values() if isinstance(model, Distribution) else ()
+    if isinstance(model, nn.Module):
+        parts = chain(model.parameters(), model.buffers())
+    tensors = (float_tensor(part, None) for part in parts)
+    return next((tensor for tensor in tensors if tensor is not None), default)
 
 
 def input_dtype(module: nn.Module) -> torch.dtype | None:

@@ -189,13 +189,13 @@ def test_auto_counts_the_operations_of_a_step(compiler):
                 x = x + 1e-3 * torch.tanh(x)
             return self.net(x)
 
-    from limbeck.training.engines import CPU
+    from limbeck.training.engines import CPU, pays
 
     run = taken(12, **options((9, 5), engine="auto", steps=4_000, student=Deep()))
     operations = run.engine.operations
     assert operations > 900
     assert run.engine.name == "eager"
-    assert not CPU.pay(operations, 4_000)
+    assert not pays(CPU, operations, 4_000)
     assert taken(12, **options((9, 5), engine="auto", steps=4_000)).engine.operations < 300
 
 

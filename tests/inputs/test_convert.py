@@ -73,7 +73,7 @@ def test_sources_are_given_back():
         (
             nn.Linear(2, 2),
             "data",
-            "the module Linear, which has no method sample",
+            "a Linear, a module without a method sample",
         ),
         (Noise, "data", "the class Noise"),
         ([Noise(2), Noise(2)], "data", "several sources"),

@@ -187,7 +187,7 @@ def test_burn_in_shows_a_bar_where_it_is_wanted(monkeypatch):
     monkeypatch.setattr(module, "tracked", tracked)
     source = Chains(rbm(), 3, burn_in=25, progress=False)
     source(2), source(2)
-    assert labels == [("burning in", False, [10, 10, 5])]
+    assert labels == [("burning in", False, [0, 10, 20])]
 
 
 @every_scheme

@@ -10,7 +10,7 @@ import torch
 import limbeck as lb
 from limbeck.errors import NotDifferentiableError
 from limbeck.samplers import HMC, effective_size
-from limbeck.samplers.hmc import Point, differentiate, leapfrog
+from limbeck.samplers.hmc import differentiate, leapfrog, move
 from tests.refusals import refused
 
 TWO = torch.tensor([[2.0, 0.6], [0.6, 0.5]], dtype=torch.float64)
@@ -210,8 +210,11 @@ def test_an_energy_over_the_reals_moves_by_hmc_or_else_by_slices(detached):
     assert (step_size > 0) != detached
 
 
-def test_rows_are_replaced_together():
-    one = Point(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1))
-    two = Point(torch.ones(2, 1), torch.ones(2), torch.ones(2, 1))
-    mixed = one.replace(torch.tensor([True, False]), two)
-    assert [part.flatten().tolist() for part in mixed] == [[1, 0]] * 3
+def test_the_parts_of_a_point_are_replaced_together():
+    evaluate = lambda x: differentiate(lambda rows: -rows.square().sum(1) / 2, x)  # noqa: E731
+    generator = torch.Generator().manual_seed(0)
+    here = evaluate(torch.randn(200, 2, dtype=torch.float64, generator=generator))
+    end = move(evaluate, here, 1.5, torch.ones(2, dtype=torch.float64), 3, generator).end
+    moved = (end.x != here.x).any(1)
+    assert 20 < moved.sum() < 180
+    torch.testing.assert_close(end, evaluate(end.x), rtol=0, atol=0)

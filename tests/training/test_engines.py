@@ -13,7 +13,7 @@ from torch import nn
 import limbeck as lb
 from limbeck.inputs import Dataset
 from limbeck.training import engines
-from limbeck.training.engines import CPU
+from limbeck.training.engines import CPU, pays
 from tests.refusals import refused, warns_about
 
 DOUBLE = torch.float64
@@ -290,7 +290,7 @@ def test_auto_needs_a_compiler_and_an_update_that_can_be_compiled(
     ],
 )
 def test_compilation_pays_by_operations_steps_and_seconds(operations, steps, seconds, expected):
-    assert CPU.pay(operations, steps, seconds) is expected
+    assert pays(CPU, operations, steps, seconds) is expected
 
 
 def test_a_short_run_is_eager_by_default():

@@ -145,6 +145,18 @@ def test_a_gradient_that_is_not_finite_is_named_by_its_term():
     torch.testing.assert_close(student.state_dict(), before.state_dict(), rtol=0, atol=0)
 
 
+def test_with_patience_a_failure_leaves_the_best_student():
+    student, held_out = net(1), marked([])[:20]
+    options = dict(held_out=held_out, patience=40, every=1, optimizer="sgd", lr=30.0)
+    result = fails(student, marked([BAD]), **options)
+    assert result.stop_reason.endswith("; the student is the best one measured")
+    best = min(result.history["held_out"])
+    assert best < result.history["held_out"][-1]
+    with torch.no_grad():
+        targets, logs = broken(held_out).softmax(1), student(held_out).log_softmax(1)
+    assert -(targets * logs).sum(1).mean().item() == pytest.approx(best, rel=1e-12)
+
+
 def test_inputs_that_are_no_rows_of_data_have_places_alone():
     result = fails(net(1), Noise(4, seed=0), teacher=lambda x: broken(x.round(), mark=2.0))
     assert result.failure.examples

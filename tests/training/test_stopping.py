@@ -104,6 +104,24 @@ def test_a_plateau_stops_the_run_and_gives_the_best_student_back():
     assert result.stop_reason == expected
 
 
+@pytest.mark.parametrize("limit", [dict(steps=15), dict(seconds=1e-9, every=1), {}])
+def test_with_patience_every_run_gives_the_best_student_back(limit):
+    student = net(1)
+    result = restless(student, **limit)
+    assert held_out_loss(student) == pytest.approx(min(result.history["held_out"]), rel=1e-12)
+
+
+def test_a_run_that_was_prolonged_goes_on_from_its_last_student(tmp_path):
+    whole, options = net(1), dict(checkpoint=tmp_path)
+    first = restless(net(1), steps=15, **options)
+    assert first.history["held_out"][-1] > min(first.history["held_out"])
+    history = restless(net(7), steps=20, **options).history
+    assert history == restless(whole, steps=20).history
+    again = net(7)
+    restless(again, steps=20, **options)
+    torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
+
+
 def test_a_run_without_patience_goes_on_to_its_last_step():
     result = distilled(net(1), lr=30.0, optimizer="sgd", schedule="constant", held_out=OTHER)
     assert result.stop_reason == "all 400 steps done"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -108,23 +108,12 @@ def _network(
     training = trainer.with_defaults(recipe.training, problem.teacher.task, student, problem.x)
     steps = trainer.default_steps(len(learn), training.batch_size)
     training = replace(training, steps=stop or steps)
-    lowest: tuple[float, dict[str, Any]] = (math.inf, {})
-
-    def keep_best(entry: Mapping[str, float]) -> None:
-        nonlocal lowest
-        if entry["held_out"] < lowest[0]:
-            state = student.state_dict().items()
-            lowest = entry["held_out"], {name: value.detach().clone() for name, value in state}
-
     if len(held_out):
         source = Dataset(select(x, held_out), y=values[held_out].numpy())
-        every = max(1, steps // 50)
-        training = replace(training, held_out=source, patience=8, every=every, callbacks=keep_best)
+        training = replace(training, held_out=source, patience=8, every=max(1, steps // 50))
     weight = None if problem.weight is None else problem.weight[learn]
     teacher, inputs = Stored(values[learn], problem.form), Dataset(select(x, learn), weight=weight)
     result = train(teacher, student, inputs, problem.loss, training)
-    if lowest[1]:
-        student.load_state_dict(lowest[1])
     trainer.finish_student(student, shift, scale)
     return result
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arrays import X, input_dtype, map_tensors, part_of, rows
+from limbeck.arrays import X, float_tensor, input_dtype, map_tensors, part_of, rows
 from limbeck.compression.rows import RowFormat
 from limbeck.errors import ArgumentError, shown
 from limbeck.evaluation import evaluating
@@ -273,7 +273,7 @@ def answers(outputs: Tensor, task: str, form: str) -> Tensor:
 @torch.no_grad()
 def predictions(student: nn.Module, x: X, task: str, form: str | None = None) -> np.ndarray:
     r"""A student's predictions (n, K): probabilities, or values."""
-    device = next(student.parameters(), torch.empty(0)).device
+    device = float_tensor(student, torch.empty(0)).device
     form = output_form(student, form)
     blocks = []
     with evaluating(student):

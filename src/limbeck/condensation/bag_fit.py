@@ -106,10 +106,8 @@ def fit_bag(
     enough = -math.inf if request.joint else targets.noise / 4
     data = targets.trained.data(targets.weight)
     run, outcome = run_steps(None, wrapped, data, kl(), settings, enough)
-    if run.best and run.plateau is not None and run.plateau.best < before + penalty:
-        wrapped.load_state_dict(run.best)
-    else:  # never worse than the draws that it started from
-        bag.load_state_dict(start)
+    if not run.plateau.best < before + penalty:
+        bag.load_state_dict(start)  # never worse than the draws that it started from
     bag.joint = request.joint
     if end is not None:
         outcome["stop_reason"] += f"; {end}"

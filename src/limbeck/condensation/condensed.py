@@ -338,14 +338,14 @@ def run_steps(
     run = prepare(teacher, student, inputs, loss, training)
     try:
         for _ in watched(run, training.progress, "condensing"):
-            if run.plateau is not None and run.plateau.best <= enough:
+            if run.plateau.best <= enough:
                 run.stop(f"the held-out loss is below {enough:.2g}, the error of the draws")
     except StreamEnded as end:
         if not run.done:
             raise
         if run._evaluated < run.done:
             run._evaluate()
-        run.save()
+        run.finish()
         run.stop_reason = f"{end}, at step {run.done:,} of {run.total:,}"
         for callback in run.callbacks:
             callback.end(run.stop_reason)
@@ -354,15 +354,10 @@ def run_steps(
             warn(message)
     finally:
         run.objective.release()
-    objective, engine = run.objective, run.engine
-    pairs = isinstance(student, PairDensity | PoolDivergence)
-    x = unpair(objective._like).x if pairs else objective._like
-    shapes = {name: list(part.shape[1:]) for name, part in floats(x).items()}
-    about = {"steps": run.total, "device": str(objective.device), "input_shape": shapes}
-    settings = {**(run.identity or {}), **about}
-    how = (engine.name, settings, run.failure, engine.processes, engine.compile_seconds)
-    result = Result(student, run.history, run.done, str(run.stop_reason), run.seconds, *how)
-    return run, {name: value for name, value in vars(result).items() if name != "student"}
+    if not isinstance(student, PairDensity | PoolDivergence):
+        return run, run.outcome()
+    x = floats(unpair(run.objective._like).x)
+    return run, run.outcome(input_shape={n: list(part.shape[1:]) for n, part in x.items()})
 
 
 def check_student(result: Condensed, x: X) -> None:

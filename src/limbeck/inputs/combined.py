@@ -49,12 +49,11 @@ def as_inputs(value: arg.UserObject[object], argument: arg.Text = "inputs") -> I
             return Dataset(value)
     if callable(getattr(value, "sample", None)):
         return Samples(value)
-    if isinstance(value, nn.Module):
-        received = f"the module {type(value).__name__}, which has no method sample"
-        raise ArgumentError(argument, received, ACCEPTED)
-    if callable(value):
+    module = isinstance(value, nn.Module)
+    if callable(value) and not module:
         return Function(value)
-    raise ArgumentError(argument, f"a {type(value).__name__}", ACCEPTED)
+    lacks = ", a module without a method sample" if module else ""
+    raise ArgumentError(argument, f"a {type(value).__name__}{lacks}", ACCEPTED)
 
 
 class Augment(Nested):
@@ -187,18 +186,16 @@ class Munge(Nested):
         return {"row": row, "neighbour": neighbour, "swap": swap, "noise": noise}
 
     def build(self, drawn: dict[str, Any]) -> Batch:
-        result = {}
-        for name, part in as_dict(self.data.x).items():
-            row = part.index_select(0, drawn["row"])
-            new = neighbour = part.index_select(0, drawn["neighbour"])
+        rows, neighbours = (self.data.build(drawn[key]) for key in ("row", "neighbour"))
+        result, near = {}, as_dict(neighbours.x)
+        for name, row in as_dict(rows.x).items():
+            new = neighbour = near[name]
             if name in drawn["noise"]:
                 deviation = (row - neighbour).abs() / self.local_variance
                 deviation = torch.where(self.categorical[name], 0, deviation)
                 new = neighbour + drawn["noise"][name] * deviation
             result[name] = torch.where(drawn["swap"][name], new, row)
-        weight = self.data.weight
-        weight = None if weight is None else weight.index_select(0, drawn["row"])
-        return Batch(result.get("", result), weight=weight)
+        return Batch(result.get("", result), weight=rows.weight)
 
     def _restart(self) -> None:
         self.categorical = {name: m.to(self.device) for name, m in self.categorical.items()}

@@ -3,7 +3,6 @@ r"""Inputs that are generated: noise, functions, samples of a model; and how cal
 from __future__ import annotations
 
 import inspect
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from limbeck.arguments import Finite, Positive, Seed, UserObject, checked_arguments, integer
-from limbeck.arrays import Batch
+from limbeck.arrays import Batch, float_tensor
 from limbeck.errors import ArgumentError
 from limbeck.inputs.base import Inputs
 
@@ -40,9 +39,9 @@ class SeededCall:
                 return self.function(*arguments)
         owner = getattr(self.function, "__self__", self.function)
         if isinstance(owner, nn.Module):  # whose device need not be the student's
-            tensor = next(itertools.chain(owner.parameters(), owner.buffers()), None)
-            if tensor is not None and tensor.device.type != generator.device.type:
-                generator = torch.Generator(tensor.device).manual_seed(fresh_seed(generator))
+            like = float_tensor(owner, generator)
+            if like.device.type != generator.device.type:
+                generator = torch.Generator(like.device).manual_seed(fresh_seed(generator))
         with torch.no_grad():
             return self.function(*arguments, generator=generator)
 

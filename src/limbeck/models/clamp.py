@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import Number, UserObject, checked_arguments, integer
+from limbeck.arrays import float_tensor
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy, Target
 from limbeck.models.rbm import RBM
-from limbeck.samplers.chains import float_tensor
 from limbeck.supports import Binary, Real, Spins, States, Support
 
 
@@ -85,8 +85,7 @@ class FixedVariables(nn.Module):
     def __init__(self, target: Target, event: Tensor, fixed: Tensor) -> None:
         super().__init__()
         self.target: Any = target
-        like = float_tensor(target)
-        self.event = nn.Buffer(event.to(torch.zeros(0) if like is None else like))
+        self.event = nn.Buffer(event.to(float_tensor(target, torch.empty(0))))
         self.free = nn.Buffer((~fixed).nonzero()[:, 0].to(self.event.device))
 
     def expand(self, x: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arguments import Count, UserObject, checked_arguments
-from limbeck.arrays import random
+from limbeck.arrays import float_tensor, random
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Generator, Inner, Specified
-from limbeck.samplers.chains import float_tensor
 from limbeck.supports import Discrete, Support
 
 SYMMETRIES = ("spin flip", "translations")
@@ -86,8 +85,8 @@ class Symmetrized(Specified):
     def sample(self, n: Count, generator: Generator = None) -> Tensor:
         r"""Independent events (n, *shape), exactly from q̄: those of q under random elements."""
         x: Tensor = self.model.sample(n, generator)  # type: ignore[operator]
-        like = float_tensor(self.model)
-        uniform = random(torch.rand, (n,), x if like is None else like, generator).to(x.device)
+        like = float_tensor(self.model, x)
+        uniform = random(torch.rand, (n,), like, generator).to(x.device)
         elements = (uniform * len(self.elements)).long().clamp_max(len(self.elements) - 1)
         for number, image in enumerate(self.images(x.clone())):
             chosen = (elements == number).view(-1, *[1] * (x.dim() - 1))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent
 
 from limbeck.arguments import Seed, UserObject, checked_arguments
-from limbeck.arrays import full_precision
+from limbeck.arrays import float_tensor, full_precision
 from limbeck.errors import ArgumentError, LimbeckError
 from limbeck.evaluation import evaluating
 from limbeck.inputs.generated import SeededCall
@@ -24,7 +24,7 @@ from limbeck.models.energy import Energy
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.samplers.chains import ChainTarget, Logs, float_tensor, start_events
+from limbeck.samplers.chains import ChainTarget, Logs, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
 
@@ -40,8 +40,7 @@ PROPOSAL = "a student or distribution with log_prob(x) and sample(n)"
 
 def place_of(target: object) -> tuple[torch.device, torch.dtype]:
     r"""Where a target expects its events, and of which floating type."""
-    like = float_tensor(target)
-    like = torch.empty(0) if like is None else like
+    like = float_tensor(target, torch.empty(0))
     return like.device, like.dtype
 
 
@@ -129,7 +128,7 @@ def default_student(target: ChainTarget, seed: int) -> Autoregressive:
         expected = f"a module with log_prob and sample, as {examples}"
         raise ArgumentError("student", f"None, for a target over {support!r}", expected)
     hidden, size = getattr(target, "hidden", None), support.size
-    like = float_tensor(target)
+    like = float_tensor(target, None)
     dtype = like.dtype if isinstance(like, nn.Parameter) else None
     generator = torch.Generator().manual_seed(seed)
     options: Any = {"support": support, "dtype": dtype, "generator": generator}
@@ -204,8 +203,7 @@ class Proposal:
     @torch.no_grad()
     def log_prob(self, x: Tensor) -> Tensor:
         r"""log q(x), (n,), of events (n, *shape), on the device of x."""
-        like = next((t for t in _tensors(self.model) if t.is_floating_point()), x)
-        log = self._log_prob(x.to(like.device, like.dtype))
+        log = self._log_prob(x.to(float_tensor(self.model, x)))
         return _one_each(log, len(x), "proposal").to(x.device)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -215,18 +213,6 @@ class Proposal:
             kind = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError("proposal", f"{kind} for {n} samples", f"a tensor ({n}, …)")
         return x.to(generator.device)
-
-
-def _tensors(model: object) -> Iterator[Tensor]:
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
-    elif isinstance(model, Distribution):
-        for value in vars(model).values():
-            if isinstance(value, Tensor):
-                yield value
-            else:
-                yield from _tensors(value)
 
 
 class Densities:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, tensor_float
+from limbeck.arrays import Batch, float_tensor, tensor_float
 from limbeck.errors import ArgumentError, CheckpointError
 from limbeck.inputs.base import Inputs
 from limbeck.progress import tracked
@@ -80,12 +80,12 @@ class Chains(Inputs):
     """
 
     STATE = ("_x", "place", "sweeps_done", "burnt")
-    densities: Any  # `normalization.densities.Densities`, of chains for an estimate
     _x: Tensor | None  # at a fixed address once it exists
     _captured: CapturedAdvance | None
     place: int  # of the next chain to use
     sweeps_done: int
     burnt: bool
+    densities: Any  # `normalization.densities.Densities`, of chains for an estimate
 
     @arg.checked_arguments
     def __init__(
@@ -124,7 +124,7 @@ class Chains(Inputs):
     @property
     def x(self) -> Tensor:
         if self._x is None:
-            like = float_tensor(self.target)
+            like = float_tensor(self.target, None)
             dtype = self.dtype if like is None else like.dtype
             with torch.no_grad():
                 if self.start is None:
@@ -208,9 +208,8 @@ class Chains(Inputs):
 
     def sweep(self, count: int, label: str = "moving chains") -> None:
         r"""Advance all chains, in pieces with a bar. Like every move, it leaves p invariant."""
-        pieces = [10] * (count // 10) + [count % 10] * (count % 10 > 0)
-        for piece in tracked(pieces, label, self.progress):
-            self.advance(piece)
+        for done in tracked(range(0, count, 10), label, self.progress):
+            self.advance(min(10, count - done))
 
     @arg.checked_arguments
     def advance(self, sweeps: arg.CountFromZero = 1) -> None:
@@ -347,14 +346,6 @@ class CapturedAdvance:
         if self._pending:
             self._done.wait(torch.cuda.current_stream(self.stream.device))
             self._pending = False
-
-
-def float_tensor(model: object) -> Tensor | None:
-    r"""The first floating-point parameter or buffer of a module: its device and type."""
-    if not isinstance(model, nn.Module):
-        return None
-    tensors = (*model.parameters(), *model.buffers())
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def own_starts(

@@ -28,11 +28,6 @@ class Point(NamedTuple):
     log: Tensor
     slope: Tensor
 
-    def replace(self, rows: Tensor, other: Point) -> Point:
-        r"""These points, with others in some rows (n,)."""
-        wide = rows[:, None]
-        return Point(*map(torch.where, (wide, rows, wide), other, self))
-
 
 def differentiate(log_density: Callable[[Tensor], Tensor], x: Tensor) -> Point:
     r"""A log density and its derivatives, which are 0 where they are not numbers."""
@@ -58,21 +53,14 @@ def leapfrog(
     factor L (dim, dim) of their covariance LLᵀ. Step sizes (n, 1) and counts (n, 1) may differ from
     row to row. Any number in place of a derivative leaves the map reversible, with determinant 1.
     """
+    times = torch.mul if scale.dim() == 1 else torch.matmul
     most = int(count.max()) if isinstance(count, Tensor) else count
     for k in range(most):
         size = step if isinstance(count, int) else step * (k < count)  # 0 after a row's last
-        momentum = momentum + size / 2 * _pull(here.slope, scale)
-        here = evaluate(here.x + size * _push(momentum, scale))
-        momentum = momentum + size / 2 * _pull(here.slope, scale)
+        momentum = momentum + size / 2 * times(here.slope, scale)
+        here = evaluate(here.x + size * times(momentum, scale.t()))
+        momentum = momentum + size / 2 * times(here.slope, scale)
     return here, momentum
-
-
-def _push(momentum: Tensor, scale: Tensor) -> Tensor:
-    return momentum * scale if scale.dim() == 1 else momentum @ scale.T
-
-
-def _pull(slope: Tensor, scale: Tensor) -> Tensor:
-    return slope * scale if scale.dim() == 1 else slope @ scale
 
 
 class Move(NamedTuple):
@@ -99,10 +87,12 @@ def move(
     gain = torch.where(known, gain, -math.inf)
     acceptance = gain.clamp_max(0).exp()
     accepted = torch.rand(len(x), **draw) < acceptance
+    wide = accepted[:, None]
+    after = Point(*map(torch.where, (wide, accepted, wide), end, here))
     outside = end.log == -math.inf
     # outside, log p̃ is no measure of the error; momenta that grew beyond all bounds are
     unstable = ~known | (torch.where(outside, kinetic, gain) < -DIVERGENT)
-    return Move(here.replace(accepted, end), acceptance, unstable, outside & ~unstable)
+    return Move(after, acceptance, unstable, outside & ~unstable)
 
 
 class StepSize:

@@ -104,8 +104,7 @@ class Pairwise:
         if not (h.isfinite().all() and J.isfinite().all()):
             return None
         J[J.abs() < 16 * evaluate.eps * max(1.0, float(logs.abs().max()))] = 0.0  # of rounding
-        pairs = cls._grouped(support, float(constant), h, J)
-        pairs = pairs.to(like)
+        pairs = cls._grouped(support, float(constant), h, J).to(like)
         return pairs if pairs.agrees(x, log_p) else None
 
     @classmethod

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import X as Inputs
-from limbeck.arrays import part_of
+from limbeck.arrays import float_tensor, part_of
 from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 from limbeck.evaluation import evaluate, evaluating
-from limbeck.samplers.chains import float_tensor
 from limbeck.teachers import fingerprints
 from limbeck.teachers.base import as_outputs, output_form
 from limbeck.teachers.keys import Array, count, dense, first_rows
@@ -73,10 +72,9 @@ class NetworkTeacher(RawTeacher):
             received = f"columns of type {array.dtype}, for a torch teacher"
             raise ArgumentError("X", received, "numbers")
         x = array if isinstance(array, Tensor) else torch.as_tensor(np.ascontiguousarray(array))
-        like = float_tensor(self.module)
-        like = torch.empty(0) if like is None else like
+        like = float_tensor(self.module, torch.empty(0))
         codes = self.looks_up and not x.is_floating_point()
-        return x.to(like.device) if codes else x.to(like.device, like.dtype)
+        return x.to(like.device) if codes else x.to(like)
 
 
 class ScaledTeacher(nn.Module):
@@ -89,7 +87,7 @@ class ScaledTeacher(nn.Module):
         super().__init__()
         assert isinstance(teacher, NetworkTeacher)
         self.module, self.task, self.form = teacher.module, teacher.task, teacher.kind.form
-        self.dtype = getattr(float_tensor(self.module), "dtype", None)
+        self.dtype = getattr(float_tensor(self.module, None), "dtype", None)
         self.output_form = self.form if self.task == "classification" else "values"
         self.register_buffer("shift", shift)
         self.register_buffer("scale", safe_scale(scale))

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from limbeck.arguments import Listed, PathLike, Text, checked_arguments
 from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, LimbeckError, first_line, shown, warn
-from limbeck.storage.disk import make_folder, write_file
+from limbeck.storage.disk import write_file
 from limbeck.text import markdown, markdown_table
 from limbeck.training.result import History
 
@@ -201,12 +201,11 @@ class MLflow(Logger):
         import_extra("mlflow", "mlflow", "callbacks: MLflow needs")
         self.place = self.experiment = experiment
         self.uri = uri
-        self._client: Any = None
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from mlflow.tracking import MlflowClient
 
-        self._client = client = MlflowClient(tracking_uri=self.uri)
+        client: Any = MlflowClient(tracking_uri=self.uri)
         known = client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known else client.create_experiment(self.experiment)
         runs = client.search_runs([experiment], f"tags.`{TAG}` = '{name}'")  # the newest first
@@ -214,11 +213,11 @@ class MLflow(Logger):
             self._id = runs[0].info.run_id
             client.update_run(self._id, status="RUNNING")
         else:
-            tags = {TAG: name, "mlflow.runName": name}
-            self._id = client.create_run(experiment, tags=tags).info.run_id
+            self._id = client.create_run(experiment, tags={TAG: name}, run_name=name).info.run_id
             for key, value in settings.items():
                 client.log_param(self._id, key, str(value)[:MAX_CHARACTERS])
         self._logged = {int(m.step) for m in client.get_metric_history(self._id, "loss")}
+        self._client = client
 
     def _write(self, entry: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -251,15 +250,12 @@ class TensorBoard(Logger):
     def __init__(self, folder: PathLike = "runs") -> None:
         import_extra("tensorboard", "tensorboard", "callbacks: TensorBoard needs")
         self.place = self.folder = Path(folder)
-        self._writer: Any = None
 
     def _open(self, name: str, settings: Mapping[str, Any], last_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = self.folder / name
-        make_folder(folder)
         writer: Any = SummaryWriter
-        self._writer = writer(str(folder), purge_step=last_step + 1)
+        self._writer = writer(str(self.folder / name), purge_step=last_step + 1)
         if last_step < 0:
             table = markdown_table(("setting", "value"), settings.items())
             self._writer.add_text("settings", table, 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck import losses
-from limbeck.arrays import Batch, as_batch, floats, input_dtype, part_of, rows
+from limbeck.arrays import Batch, as_batch, input_dtype, part_of, rows
 from limbeck.errors import ArgumentError, warn
 from limbeck.evaluation import close_taps
 from limbeck.inputs import Dataset, as_inputs
@@ -123,16 +123,7 @@ def train(
             pass
     finally:
         run.objective.release()
-    assert run.stop_reason is not None
-    objective, engine = run.objective, run.engine
-    settings = dict(run.identity) | {
-        "steps": training.steps,
-        "device": str(objective.device),
-        "student_output": objective.form,
-        "input_shape": {n: list(x.shape[1:]) for n, x in floats(objective._like).items()},
-    }
-    outcome = (run.stop_reason, run.seconds, engine.name, settings, run.failure, engine.processes)
-    return Result(student, run.history, run.done, *outcome, engine.compile_seconds)
+    return Result(student, **run.outcome(student_output=run.objective.form))
 
 
 @arg.checked_arguments

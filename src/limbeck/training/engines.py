@@ -9,7 +9,7 @@ import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,26 +73,20 @@ def _opaque_functions(update: Update, plan: Plan) -> list[str]:
 WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
 
 
-class Costs(NamedTuple):
-    r"""Seconds that compilation takes and saves, by the torch operations in an eager step."""
-
-    start: float  # of any compilation
-    per_operation: float  # of compilation
-    saved: float  # an operation of each compiled step
-
-    def pay(self, operations: int, steps: float, seconds: float | None = None) -> bool:
-        r"""Whether compiling so many steps shortens a run and takes up to half its time limit."""
-        compilation = self.start + self.per_operation * operations
-        in_time = seconds is None or compilation <= seconds / 2
-        return in_time and compilation < steps * operations * self.saved
+Costs = tuple[float, float, float]  # in seconds, the latter two by torch operation of a step:
+# of any compilation, of compilation, and what each compiled step saves. They were measured with
+# MLPs, a convolutional net and transformers; only the ratios matter.
+CPU, CUDA = (8.0, 0.05, 10e-6), (5.0, 0.03, 20e-6)
 
 
-# measured with MLPs, a convolutional net and transformers; only the ratios matter
-CPU = Costs(start=8.0, per_operation=0.05, saved=10e-6)
-CUDA = Costs(start=5.0, per_operation=0.03, saved=20e-6)
+def pays(costs: Costs, operations: int, steps: float, seconds: float | None = None) -> bool:
+    r"""Whether compiling so many steps shortens a run and takes up to half its time limit."""
+    compilation = costs[0] + costs[1] * operations
+    in_time = seconds is None or compilation <= seconds / 2
+    return in_time and compilation < steps * operations * costs[2]
+
+
 Forecast = tuple[Costs, int, float | None]  # with the steps of the run, and its time limit
-
-
 Call = tuple[Callable[..., Any], tuple[Any, ...]]  # a graph and its arguments
 SHAPES = "the shapes of the batches change, and a step is compiled for one shape"
 
@@ -148,9 +142,9 @@ class Compiled(Eager):
     def _choose(self, forecast: Forecast) -> None:
         (costs, steps, seconds), self._forecast = forecast, None
         layout, count = Counter(self.layouts).most_common(1)[0]
-        if costs.pay(self.operations, steps * count / len(self.layouts), seconds):
+        if pays(costs, self.operations, steps * count / len(self.layouts), seconds):
             self.name, self.layout = "compiled", layout
-        elif costs.pay(self.operations, steps, seconds):
+        elif pays(costs, self.operations, steps, seconds):
             advice = "batches that are all padded to one length can be compiled"
             warn(f"engine: {SHAPES}; running eagerly ({advice})")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import grad
 
-from limbeck.arrays import Batch, part_of, rows, strip_prefix
+from limbeck.arrays import Batch, floats, part_of, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, shown, warn
 from limbeck.evaluation import evaluating
 from limbeck.records import AnyNumber, check
@@ -154,9 +154,32 @@ class Run:
         finally:
             for callback in self.callbacks:
                 callback.end(self.stop_reason)
-        self.save()
+        self.finish()
         if self._stopping is not None and self._stopping[1] is not None:
             raise self._stopping[1]
+
+    def finish(self) -> None:
+        r"""Write the last checkpoint; with patience, the student is then the best one measured."""
+        self.save()
+        if self.best:  # there is none if no measure was finite
+            self.objective.student.load_state_dict(self.best)
+
+    def outcome(self, **settings: Any) -> dict[str, Any]:
+        r"""The fields of a `Result` after the student, with further settings."""
+        engine, inputs = self.engine, floats(self.objective._like)
+        shapes = {name: list(part.shape[1:]) for name, part in inputs.items()}
+        about = {"steps": self.total, "device": str(self.objective.device), "input_shape": shapes}
+        return {
+            "history": self.history,
+            "steps": self.done,
+            "stop_reason": str(self.stop_reason),
+            "seconds": self.seconds,
+            "engine": engine.name,
+            "settings": {**self.identity, **about, **settings},
+            "failure": self.failure,
+            "processes": engine.processes,
+            "compile_seconds": engine.compile_seconds,
+        }
 
     def stop(self, reason: str, error: BaseException | None = None) -> None:
         r"""Stop after the present step and raise `error`; safe in threads and signal handlers."""
@@ -219,13 +242,11 @@ class Run:
         self.update.progress.sums.zero_()
         self._evaluated = self.done
         self.history.append(**entry)
-        student = self.objective.student
         if (patience := self.settings.patience) is not None:
             if self.plateau.update(entry["held_out"]):
-                self.best = {name: t.detach().clone() for name, t in student.state_dict().items()}
+                state = self.objective.student.state_dict()
+                self.best = {name: tensor.clone() for name, tensor in state.items()}
             elif self.plateau.since >= patience:
-                if self.best:  # there is none if no measure was finite
-                    student.load_state_dict(self.best)
                 best = self.plateau.best
                 self.stop_reason = f"plateau: the held-out loss (best {best:.4g}) stopped improving"
         self._in_progress = False
@@ -259,7 +280,8 @@ class Run:
         plan = self._plans[good - self.done]  # the last plan is that of step self.done
         self.done = good
         self.failure = diagnose(self.objective, plan, good + 1)
-        self.stop_reason = f"{self.failure}; the student is as it was before that step"
+        which = "the best one measured" if self.best else "as it was before that step"
+        self.stop_reason = f"{self.failure}; the student is {which}"
         warn(self.stop_reason)
 
     def _state(self) -> tuple[int, int, str | None]:

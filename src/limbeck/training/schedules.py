@@ -11,10 +11,7 @@ from torch import Tensor
 
 from limbeck import arguments as arg
 
-__all__ = [
-    "Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule", "as_schedule",
-    "same_until",
-]  # fmt: skip
+__all__ = ["Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule"]
 
 Schedule = Callable[[Tensor, int], Tensor]  # the learning rate's factor after t of `total` steps
 
@@ -87,10 +84,7 @@ def as_schedule(schedule: arg.Text | arg.Function[Schedule] | None) -> Schedule:
     return Constant() if schedule is None else schedule
 
 
-def same_until(
-    schedule: arg.UserObject[Schedule], done: arg.UserObject[int], total: arg.UserObject[int],
-    other: arg.UserObject[int],
-) -> bool:  # fmt: skip
+def same_until(schedule: Schedule, done: int, total: int, other: int) -> bool:
     r"""Whether calls give the same first `done` factors in runs of `total` and of `other` steps."""
     sample = torch.linspace(0, done - 1, min(done, 10_000), dtype=torch.float64).round()
     pairs = ((float(schedule(t, total)), float(schedule(t, other))) for t in sample)
