@@ -160,7 +160,7 @@ def log_partition(
         if method == "auto":
             densities.check_target(target, chains=False)
             half = math.inf if seconds is None else began + seconds / 2
-            method, sums = _feasible(target, half) if exact else ("bridge", None)
+            method, sums = feasible(target, half) if exact else ("bridge", None)
             if method == "bridge" and proposal is None:
                 method, trial = "ais", std_error is not None
                 given = (settings.get(name) for name in ("samples", "schedule"))
@@ -276,12 +276,7 @@ def _note(z: LogPartition, std_error: float | None, seconds: float | None) -> st
     return f"It took {how}."
 
 
-def choose_method(target: ChainTarget) -> str:
-    r"""The method that "auto" stands for: "exact" where few events are to be summed."""
-    return _feasible(target, math.inf)[0]
-
-
-def _feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
+def feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
     r"""The method of "auto", and how to sum sites out, if sums end before a time."""
     support = target.support
     if isinstance(target, RBM):
