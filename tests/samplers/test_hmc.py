@@ -10,7 +10,7 @@ import torch
 import limbeck as lb
 from limbeck.errors import NotDifferentiableError
 from limbeck.samplers import HMC, effective_size
-from limbeck.samplers.hmc import Point, differentiate, leapfrog
+from limbeck.samplers.hmc import differentiate, leapfrog
 from tests.refusals import refused
 
 TWO = torch.tensor([[2.0, 0.6], [0.6, 0.5]], dtype=torch.float64)
@@ -208,10 +208,3 @@ def test_an_energy_over_the_reals_moves_by_hmc_or_else_by_slices(detached):
     step_size, scale = next(iter(target._adapted.values()))
     assert (scale is None) == detached
     assert (step_size > 0) != detached
-
-
-def test_rows_are_replaced_together():
-    one = Point(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1))
-    two = Point(torch.ones(2, 1), torch.ones(2), torch.ones(2, 1))
-    mixed = one.replace(torch.tensor([True, False]), two)
-    assert [part.flatten().tolist() for part in mixed] == [[1, 0]] * 3

@@ -403,6 +403,4 @@ def function_values(densities: Densities, *events: Tensor) -> tuple[list[str], l
     low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
     centre = known.median(0).values
     parts = [part.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high) for part in parts]
-    return names, [
-        torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts
-    ]
+    return names, [torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts]
