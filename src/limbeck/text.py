@@ -19,7 +19,7 @@ CONTROL = re.compile(
 )
 
 
-def listed(numbers: Sequence[int], most: int = 8) -> str:
+def listed(numbers: Sequence[object], most: int = 8) -> str:
     r"""The first few numbers as text, and how many there are."""
     more = f", … ({len(numbers)} in all)" if len(numbers) > most else ""
     return ", ".join(map(str, numbers[:most])) + more

@@ -204,7 +204,8 @@ class Proposal:
     @torch.no_grad()
     def log_prob(self, x: Tensor) -> Tensor:
         r"""log q(x), (n,), of events (n, *shape), on the device of x."""
-        like = next((t for t in _tensors(self.model) if t.is_floating_point()), x)
+        like = float_tensor(self.model)
+        like = x if like is None else like
         log = self._log_prob(x.to(like.device, like.dtype))
         return _one_each(log, len(x), "proposal").to(x.device)
 
@@ -215,18 +216,6 @@ class Proposal:
             kind = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise ArgumentError("proposal", f"{kind} for {n} samples", f"a tensor ({n}, …)")
         return x.to(generator.device)
-
-
-def _tensors(model: object) -> Iterator[Tensor]:
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
-    elif isinstance(model, Distribution):
-        for value in vars(model).values():
-            if isinstance(value, Tensor):
-                yield value
-            else:
-                yield from _tensors(value)
 
 
 class Densities:

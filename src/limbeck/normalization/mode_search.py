@@ -25,6 +25,7 @@ from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
+from limbeck.text import listed
 
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10  # around each event
 SINGULAR = (
@@ -289,9 +290,8 @@ class ModeSearch:
             self.hurried = not still and self.rbm is None
             climbed = _distinct(value, x, constant)
         for event in climbed:
-            shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
-            more = ", …" if event.numel() > 8 else ""
-            names.append(f"the event ({shown}{more}) found by hill climbing")
+            shown = listed([f"{value:g}" for value in event.flatten().tolist()])
+            names.append(f"the event ({shown}) found by hill climbing")
         if len(climbed):
             log_p = torch.cat([log_p, self.log_unnormalized(climbed)])
         possible = log_p > -math.inf

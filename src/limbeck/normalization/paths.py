@@ -54,6 +54,8 @@ class LinearPath(Protocol):
 
         Weighted draws of p_before become weighted draws of p_after.
         """
+        base, log = self.parts(x)
+        return (after - before) * (log - base), self.advance(x, after, generator)
 
     def events(self, x: Any) -> Tensor:
         r"""The events (n, *shape) of the chains."""
@@ -375,13 +377,6 @@ class GaussianPath(LinearPath):
         t = torch.as_tensor(t, dtype=log.dtype, device=log.device)
         total = (1 - t).clamp_min(0) * self._log_normal(x) + torch.where(t > 0, t * log, 0.0)
         return torch.where(total.isnan(), -math.inf, total)
-
-    def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        base, log = self.parts(x)
-        gain = (after - before) * (log - base)
-        return gain, self.advance(x, after, generator)
 
     def advance(self, x: Tensor, t: Position, generator: torch.Generator) -> Tensor:
         t = torch.as_tensor(t, dtype=x.dtype, device=x.device).expand(len(x))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows
 from limbeck.samplers.chains import start_events
+from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
@@ -279,9 +280,8 @@ class RealSearch:
         boxes, names = self.boxes(), list[str]()
         self.sets = boxes
         for box in boxes:
-            shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
-            more = ", …" if len(box.peak) > 8 else ""
-            names.append(f"a box around ({shown}{more}), found by climbing")
+            shown = listed([f"{value:.4g}" for value in box.peak.tolist()])
+            names.append(f"a box around ({shown}), found by climbing")
 
         def sample(box: Box) -> tuple[Tensor, Tensor]:
             rows, log_q = box.sample(1000, self.generator)

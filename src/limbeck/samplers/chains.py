@@ -3,11 +3,12 @@ r"""Chains of a target, side by side: where they start, how they move, and the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from limbeck import arguments as arg
 from limbeck.arrays import Batch, tensor_float
@@ -350,11 +351,14 @@ class CapturedAdvance:
 
 
 def float_tensor(model: object) -> Tensor | None:
-    r"""The first floating-point parameter or buffer of a module: its device and type."""
-    if not isinstance(model, nn.Module):
-        return None
-    tensors = (*model.parameters(), *model.buffers())
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    r"""The first floating-point tensor of a module or distribution: its device and type."""
+    parts: Iterable[object] = ()
+    if isinstance(model, nn.Module):
+        parts = (*model.parameters(), *model.buffers())
+    elif isinstance(model, Distribution):
+        parts = vars(model).values()
+    tensors = (part if isinstance(part, Tensor) else float_tensor(part) for part in parts)
+    return next((t for t in tensors if t is not None and t.is_floating_point()), None)
 
 
 def own_starts(
