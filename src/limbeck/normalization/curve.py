@@ -22,8 +22,8 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
-from limbeck.normalization.paths import GaussianPath, along_path
-from limbeck.normalization.tempering import Replicas, Tempering, log_at, mbar
+from limbeck.normalization.paths import GaussianPath, along_path, log_at
+from limbeck.normalization.tempering import Replicas, Tempering, mbar
 from limbeck.samplers.chains import ChainTarget
 from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text

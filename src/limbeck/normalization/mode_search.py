@@ -166,11 +166,8 @@ def check_modes(
     x = x[: max(1, MAX_CHECKED // x.shape[1])]
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
     log_weights = None if log_weights is None else log_weights[: len(draws)]
-    search = (
-        ModeSearch(densities, support, draws, given)
-        if isinstance(support, Discrete)
-        else RealSearch(densities, draws, given)
-    )
+    kind: type[ModeSearch | RealSearch] = ModeSearch if support.discrete else RealSearch
+    search = kind(densities, draws, given)
     regions, count = search.regions()
     reasons = [SINGULAR] if search.singular else []
     unchecked = [HURRIED] if search.hurried else []
@@ -232,10 +229,9 @@ def check_modes(
 class ModeSearch:
     r"""Regions where a target has mass. It counts evaluations; NaN as a log density is no mass."""
 
-    def __init__(
-        self, densities: Densities, support: Discrete, draws: Tensor, given: Tensor | None = None
-    ) -> None:
-        self.densities, self.support, self.draws, self.given = densities, support, draws, given
+    def __init__(self, densities: Densities, draws: Tensor, given: Tensor | None = None) -> None:
+        self.densities, self.draws, self.given = densities, draws, given
+        self.support = support = discrete_support(densities.target, "a discrete target")
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS

@@ -15,7 +15,7 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import LinearPath, along_path, check_pairs, path_of
+from limbeck.normalization.paths import LinearPath, along_path, check_pairs, log_at, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -253,11 +253,6 @@ class Replicas:
             self._place()
         if callable(fix := getattr(self.path, "fix", None)):
             fix()
-
-
-def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    r"""max(1 − t, 0) A + t B, where 0 · (−∞) is 0."""
-    return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
 
 
 @torch.no_grad()
