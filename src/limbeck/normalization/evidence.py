@@ -153,6 +153,8 @@ def _sampler_logs(given: Any, draws: Any, stored: Draws, time_: slice) -> list[T
     r"""The sampler's log densities (chain, draw), and with the other sign if limbeck found them."""
     shape, own = (stored.chains, stored.per_chain), given is not None
     if not own:
+        if isinstance(draws, Tensor | np.ndarray):
+            return None
         try:
             stats = draws["sample_stats"]
             name = next(name for name in ("lp", "lp__", "log_density") if name in stats)
