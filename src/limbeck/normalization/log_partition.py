@@ -63,11 +63,11 @@ class Exact:
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
         began = time.perf_counter()
         densities.check_target(target, chains=False)
-        z = self.sum(target, find_elimination(target, self.limit), progress)
+        z = self._sum(target, find_elimination(target, self.limit), progress)
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def sum(self, target: ChainTarget, sums: Elimination | None, progress: bool) -> LogPartition:
+    def _sum(self, target: ChainTarget, sums: Elimination | None, progress: bool) -> LogPartition:
         r"""log Z by sums over one site after the other, or else over all events."""
         details: dict[str, Any] = {}
         unchecked: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ def log_partition(
         left = math.inf if seconds is None else seconds - (time.monotonic() - began)
         method = _with_samples(method, target, proposal, std_error, left, seed, progress)
     if isinstance(method, Exact) and sums is not None:
-        z = method.sum(target, sums, progress)
+        z = method._sum(target, sums, progress)
         z.seed = seed
     else:
         z = method.estimate(target, proposal, seed=seed, progress=progress)
@@ -336,4 +336,4 @@ def exact_log_z(
     3.0
     """
     method = Exact(limit=limit, block=block)
-    return method.sum(target, find_elimination(target, limit), progress).value
+    return method._sum(target, find_elimination(target, limit), progress).value
