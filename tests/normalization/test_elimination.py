@@ -8,7 +8,7 @@ import torch
 
 import limbeck as lb
 from limbeck.normalization.elimination import find_elimination
-from limbeck.normalization.log_partition import choose_method
+from limbeck.normalization.log_partition import feasible
 from limbeck.normalization.mode_search import HURRIED
 
 
@@ -65,7 +65,7 @@ def test_an_ising_lattice_of_eight_by_eight():
 def test_tables_that_are_too_large_are_not_tried():
     target = lb.Energy(lattice, lb.Spins(16, 16))
     assert find_elimination(target, 2**20) is None
-    assert choose_method(target) == "bridge"
+    assert feasible(target, math.inf)[0] == "bridge"
 
 
 def test_an_event_that_differs_from_pairs_is_noticed():
@@ -74,7 +74,8 @@ def test_an_event_that_differs_from_pairs_is_noticed():
         near = (flat.sum(1) - 60).clamp_min(0)
         return lattice(x) - 50 * near
 
-    assert choose_method(lb.Energy(needle, lb.Spins(8, 8), temperature=4.0)) == "bridge"
+    target = lb.Energy(needle, lb.Spins(8, 8), temperature=4.0)
+    assert feasible(target, math.inf)[0] == "bridge"
 
 
 def test_many_independent_sites_need_no_pairs():

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.distributions import Bernoulli
 
-from limbeck.normalization.estimate import log_mean, weight_doubts
+from limbeck.normalization.estimate import log_mean
+from limbeck.normalization.importance import Importance
 from limbeck.normalization.log_partition import log_partition
 from limbeck.samplers.diagnostics import pareto_k
 from tests.normalization.small import (
@@ -23,6 +24,10 @@ from tests.normalization.small import (
     two_modes,
 )
 from tests.refusals import refused
+
+
+def weight_doubts(log_weights):
+    return Importance()._mean_of_weights(log_weights, "weights").verdict.doubts
 
 
 def estimated(target, proposal, **settings):
@@ -106,7 +111,7 @@ def test_a_few_samples_are_too_few(samples):
 
 
 def test_weights_of_which_one_counts_are_not_trusted():
-    found = weight_doubts(torch.cat([torch.zeros(5000), torch.tensor([20.0])]), "weights")
+    found = weight_doubts(torch.cat([torch.zeros(5000), torch.tensor([20.0])]))
     assert "effective number of weights is 1" in found[0]
 
 
@@ -119,7 +124,7 @@ def test_fewer_weights_may_have_less_of_a_tail(n, k, heavy):
     log_weights = (((1 - ranks) ** -k - 1) / k).log()
     limit = min(1 - 1 / math.log10(n), 0.7)
     assert (pareto_k(log_weights) > limit) == heavy
-    assert any("heavy tail" in doubt for doubt in weight_doubts(log_weights, "weights")) == heavy
+    assert any("heavy tail" in doubt for doubt in weight_doubts(log_weights)) == heavy
 
 
 def test_scores_of_sweeps_are_standard_where_nothing_is_missed():

@@ -15,10 +15,9 @@ from torch import Tensor
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Path
-from limbeck.normalization import paths
 from limbeck.normalization.densities import EVENTS, Densities
 from limbeck.normalization.estimate import Estimate, Method, Start, log_mean
-from limbeck.normalization.paths import along_path
+from limbeck.normalization.paths import along_path, check_pairs
 from limbeck.progress import announce, tracked
 from limbeck.samplers.diagnostics import weights_effective_size
 
@@ -99,11 +98,10 @@ class AIS(Method):
             betas = annealing.at(len(betas) - 1) if self.spacing == "adaptive" else betas
             annealing.run(self.samples or 0, betas)
             forecast = {}
-        forward, x = annealing.log_weights, annealing.x
-        z = self._mean_of_weights(forward, "weights of the runs")
+        z = self._mean_of_weights(annealing.log_weights, "weights of the runs")
         z.diagnostics |= {"temperatures": annealing.steps + 1} | forecast
         z.sweeps = annealing.sweeps
-        return z, x[:, None], forward
+        return z, annealing.x[:, None], annealing.log_weights
 
 
 def temperatures(schedule: str | int) -> list[float]:
@@ -331,5 +329,5 @@ class Annealing:
             received = f"log weights such as {total[bad | (total == -math.inf)][0].item()}"
             raise ArgumentError("target", received, "numbers, or −∞ for some of the runs")
         x = self.path.events(x) if hasattr(self.path, "events") else x
-        paths.check_pairs(self.path, self.densities, x)
+        check_pairs(self.path, self.densities, x)
         return total, x

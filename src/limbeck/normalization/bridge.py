@@ -192,7 +192,7 @@ class Bridge(Method):
         chains = max(1, MAX_DRAWS // x.shape[1])
         x, target_ratio = x[:chains], target_ratio[:chains].flatten()
         proposed, draws = proposed[:MAX_DRAWS], x.flatten(0, 1)
-        values = function_values(densities, proposed, draws)
+        names, values = function_values(densities, proposed, draws)
         # where the proposal is what a wrong sampler leads to, log p̃/q is what tells them apart
         known = torch.cat([log_ratio[:MAX_DRAWS], target_ratio])
         low, high = known[known.isfinite()].quantile(known.new_tensor([0.005, 0.995]))
@@ -206,12 +206,10 @@ class Bridge(Method):
         z = float(scores[largest])
         if abs(z) <= SIGNIFICANT:
             return z, []
-        size = densities.support.size
-        name = function_name(largest - 1, size) if largest else "log p̃/q"
         return z, [
             f"draws of the chains disagree with weighted samples of the proposal in the mean of "
-            f"{name} (z = {z:.1f}): the target's advance does not leave it invariant, or chains "
-            "have not mixed; check advance, or increase burn_in"
+            f"{['log p̃/q', *names][largest]} (z = {z:.1f}): the target's advance does not leave it "
+            "invariant, or chains have not mixed; check advance, or increase burn_in"
         ]
 
     def _unchecked(self, first: Draws, second: Draws | None, compared: bool) -> list[str]:
@@ -382,35 +380,27 @@ def _doubts(fit: BridgeFit, target: Logs, proposal: Logs, densities: Densities) 
 
 
 @torch.no_grad()
-def function_values(densities: Densities, *events: Tensor) -> list[Tensor]:
-    r"""Bounded functions (n, k) of events: log p̃, some variables, sums of variables, and squares.
+def function_values(densities: Densities, *events: Tensor) -> tuple[list[str], list[Tensor]]:
+    r"""Names and values (n, k) of log p̃, sums of variables, some variables, and squares at events.
 
     Values are cut at their 0.5% quantiles, so that tails do not decide.
     """
     size, device = densities.support.size, events[0].device
     signs = torch.randint(2, (size, SUMS), generator=densities.generator("signs"), device=device)
     signs = torch.cat([torch.ones_like(signs[:, :1]), 2 * signs - 1], 1).double()
+    shown = range(0, size, math.ceil(size / VARIABLES))
+    names = ["log p̃", "a sum of all variables"]
+    names += ["a sum of all variables with random signs"] * SUMS
+    squares = [f"the square of {name}" for name in names]
+    names = [*names, *(f"variable {place}" for place in shown), *squares]
     parts = list[Tensor]()
     for x in events:
         rows = x.flatten(1).double()
-        some = rows[:, :: math.ceil(size / VARIABLES)]
+        some = rows[:, :: shown.step]
         parts.append(torch.cat([densities.log_target(x)[:, None], rows @ signs, some], 1))
     known = torch.cat(parts)[:MAX_DRAWS]
     known = torch.where(known.isfinite(), known, known[known.isfinite()].mean())
     low, high = known.quantile(known.new_tensor([0.005, 0.995]), dim=0)
     centre = known.median(0).values
     parts = [part.nan_to_num(0.0, math.inf, -math.inf).clamp(low, high) for part in parts]
-    return [torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts]
-
-
-def function_name(number: int, size: int) -> str:
-    r"""What a test function is, for messages."""
-    step = math.ceil(size / VARIABLES)
-    count = 2 + SUMS + math.ceil(size / step)
-    if number >= count:
-        return f"the square of {function_name(number - count, size)}"
-    if number == 0:
-        return "log p̃"
-    if number < 2 + SUMS:
-        return "a sum of all variables" + " with random signs" * (number > 1)
-    return f"variable {(number - 2 - SUMS) * step}"
+    return names, [torch.cat([part, (part - centre)[:, : SUMS + 2].square()], 1) for part in parts]

@@ -127,28 +127,26 @@ def compare_evidence(
     positive = all(isinstance(w, int | float) and 0 < w < math.inf for w in weights.values())
     if weights.keys() != evidence.keys() or not positive:
         raise ArgumentError("prior", weights, f"a weight above zero for each of {list(evidence)}")
-    models = sorted(evidence, key=lambda name: -evidence[name].value)
-    logs = np.array([evidence[name].value + math.log(weights[name]) for name in models])
-    errors = np.array([evidence[name].std_error for name in models])
-    degrees = np.array([min(evidence[name].degrees, 1e9) for name in models])
-    noise = np.random.default_rng(0).standard_t(degrees, (SIMULATIONS, len(models)))
+    ordered = dict(sorted(evidence.items(), key=lambda model: -model[1].value))
+    logs = np.array([z.value + math.log(weights[name]) for name, z in ordered.items()])
+    errors = np.array([z.std_error for z in ordered.values()])
+    degrees = np.array([min(z.degrees, 1e9) for z in ordered.values()])
+    noise = np.random.default_rng(0).standard_t(degrees, (SIMULATIONS, len(ordered)))
     known = np.where(np.isfinite(errors), errors, 1e6)
     simulated = logs + known * noise
     shares, drawn = (np.exp(x - x.max(-1, keepdims=True)) for x in (logs, simulated))
     shares, drawn = shares / shares.sum(), drawn / drawn.sum(-1, keepdims=True)
     ends = np.quantile(drawn, (0.025, 0.975), axis=0)
-    best, factors = evidence[models[0]], {models[0]: (0.0, 0.0)}
-    for name in models[1:]:
-        error = math.hypot(evidence[name].std_error, best.std_error)
-        factors[name] = evidence[name].value - best.value, error
-    reasons: dict[str, list[str]] = {"trustworthy": [], "doubtful": [], "unchecked": []}
-    for name in models:
-        verdict = evidence[name].verdict
-        why = "; ".join(verdict.reasons)
-        reasons[verdict.state].append(f"{name} is {verdict.state} ({why})")
+    first, best = next(iter(ordered.items()))
+    apart = {name: math.hypot(z.std_error, best.std_error) for name, z in ordered.items()}
+    apart[first] = 0.0
+    factors = {name: (z.value - best.value, apart[name]) for name, z in ordered.items()}
+
+    def reasons(state: str) -> tuple[str, ...]:
+        those = ((name, z.verdict) for name, z in ordered.items() if z.verdict.state == state)
+        return tuple(f"{name} is {state} ({'; '.join(v.reasons)})" for name, v in those)
+
     columns = np.stack([shares, *ends], 1).tolist()
-    probabilities = {name: tuple(column) for name, column in zip(models, columns, strict=True)}
-    verdict = Verdict(tuple(reasons["doubtful"]), tuple(reasons["unchecked"]))
-    return EvidenceComparison(
-        {name: evidence[name] for name in models}, factors, probabilities, verdict
-    )
+    probabilities = {name: tuple(column) for name, column in zip(ordered, columns, strict=True)}
+    verdict = Verdict(reasons("doubtful"), reasons("unchecked"))
+    return EvidenceComparison(ordered, factors, probabilities, verdict)

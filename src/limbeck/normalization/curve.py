@@ -22,8 +22,8 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.energy import Energy
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
-from limbeck.normalization.paths import GaussianPath, along_path
-from limbeck.normalization.tempering import Replicas, Tempering, log_at, mbar
+from limbeck.normalization.paths import GaussianPath, along_path, log_at
+from limbeck.normalization.tempering import Replicas, Tempering, mbar
 from limbeck.samplers.chains import ChainTarget
 from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text
@@ -101,12 +101,11 @@ class FreeEnergyCurve:
         figure = Figure(figsize=(9, 3), layout="constrained")
         order = self.temperatures.argsort()
         T = self.temperatures[order]
-        for axes, (name, (value, error)) in zip(
-            figure.subplots(1, 3), self.columns().items(), strict=True
-        ):
-            axes.plot(T, value[order], ".-")
-            low, high = (value + sign * 2 * error for sign in (-1, 1))
-            axes.fill_between(T, low[order], high[order], alpha=0.3)
+        panels = zip(figure.subplots(1, 3), self.columns().items(), strict=True)
+        for axes, (name, (value, error)) in panels:
+            value, error = value[order], error[order]
+            axes.plot(T, value, ".-")
+            axes.fill_between(T, value - 2 * error, value + 2 * error, alpha=0.3)
             axes.set(title=name, xlabel="temperature")
         if path is not None:
             content, kind = io.BytesIO(), Path(path).suffix.removeprefix(".").lower() or "png"

@@ -79,9 +79,7 @@ class Elimination:
         return float(total)
 
 
-def find_elimination(
-    target: ChainTarget, limit: int, end: float = math.inf
-) -> Elimination | None:  # fmt: skip
+def find_elimination(target: ChainTarget, limit: int, end: float = math.inf) -> Elimination | None:
     r"""How to sum a discrete target's sites out, with tables of at most `limit` entries.
 
     None if its sites do not interact in pairs, if tables are larger, if sums would not end before a
@@ -153,7 +151,7 @@ def _compare(target: ChainTarget, pairs: Pairwise, end: float) -> tuple[int, boo
     generator = densities.generator("couplings")
     x = pairs.support.start(CHAINS, generator, densities.device, densities.dtype)
     x = pairs.to(x).sweep(x, SWEEPS, generator)
-    search = ModeSearch(densities, pairs.support, x)
+    search = ModeSearch(densities, x)
     x = torch.cat([x, search.likely_events()[1]])
     if not pairs.to(x).agrees(x, target.log_unnormalized(x)):
         return 0, False

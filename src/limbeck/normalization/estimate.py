@@ -90,21 +90,6 @@ def log_mean(log_weights: Tensor) -> tuple[float, float]:
     return value, spread / math.sqrt(n) * (1 + max(skewness, 0.0) / math.sqrt(4 * n))
 
 
-def weight_doubts(log_weights: Tensor, name: str) -> list[str]:
-    r"""Reasons to distrust the mean of weights: a heavy tail, or a small effective number."""
-    n, reasons = len(log_weights), list[str]()
-    size, k = weights_effective_size(log_weights), pareto_k(log_weights)
-    if size < 100:
-        reasons.append(f"the effective number of {name} is {size:.3g}, too few to know the error")
-    limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
-    if k > limit:
-        reasons.append(
-            f"the {name} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
-            "mostly too low, and their errors too"
-        )
-    return reasons
-
-
 @dataclass(repr=False)
 class LogPartition:
     r"""An estimate of log Z.
@@ -329,17 +314,25 @@ class Method:
         raise NotImplementedError
 
     def _mean_of_weights(self, log_weights: Tensor, name: str) -> LogPartition:
-        r"""log Z as the logarithm of the mean of weights (n,), which doubts call by `name`."""
-        value, error = log_mean(log_weights)
-        diagnostics = {
-            "ess": weights_effective_size(log_weights),
-            "sampling_error": error,
-            "pareto_k": pareto_k(log_weights),
-        }
+        r"""log Z as the logarithm of the mean of weights (n,), which doubts call by `name`.
+
+        It is doubtful with a heavy tail of the weights, or a small effective number of them.
+        """
+        n, (value, error) = len(log_weights), log_mean(log_weights)
+        size, k, doubts = weights_effective_size(log_weights), pareto_k(log_weights), list[str]()
+        if size < 100:
+            few = f"is {size:.3g}, too few to know the error"
+            doubts.append(f"the effective number of {name} {few}")
+        limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
+        if k > limit:
+            doubts.append(
+                f"the {name} have a heavy tail (Pareto k̂ = {k:.2f} > {limit:.2g}): such means are "
+                "mostly too low, and their errors too"
+            )
         return LogPartition(
-            value, error, self.name, Verdict(tuple(weight_doubts(log_weights, name))),
-            mean_bound(log_weights), diagnostics=diagnostics, samples=len(log_weights),
-            degrees=max(len(log_weights) - 1, 1),
+            value, error, self.name, Verdict(tuple(doubts)), mean_bound(log_weights),
+            diagnostics={"ess": size, "sampling_error": error, "pareto_k": k}, samples=n,
+            degrees=max(n - 1, 1),
         )  # fmt: skip
 
     def _set_start(self, name: str) -> None:

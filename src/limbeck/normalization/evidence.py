@@ -18,13 +18,7 @@ from limbeck.arrays import as_part, as_parts, label
 from limbeck.errors import ArgumentError, LimbeckError, rename_argument
 from limbeck.normalization.bridge import BridgeFit, fit_bridge
 from limbeck.normalization.densities import check_repeatable
-from limbeck.normalization.estimate import (
-    Bound,
-    LogPartition,
-    Verdict,
-    mean_bound,
-    recorded_warnings,
-)
+from limbeck.normalization.estimate import Bound, LogPartition, mean_bound, recorded_warnings
 from limbeck.normalization.evidence_checks import Checks
 from limbeck.normalization.evidence_students import STUDENTS, Candidate, Student, candidates
 from limbeck.posteriors.coordinates import Coordinates
@@ -32,6 +26,7 @@ from limbeck.posteriors.draws import Draws, is_whole
 from limbeck.posteriors.log_density import LogDensity
 from limbeck.posteriors.read import LAYOUTS, as_draws
 from limbeck.progress import tracked
+from limbeck.verdict import Verdict
 
 Part = tuple[slice, slice]  # chains and draws
 
@@ -204,14 +199,10 @@ class PosteriorSample:
     def halves(self) -> list[tuple[Part, Part]]:
         r"""The part that a student is fitted to, and the other; then the same exchanged."""
         chains, draws, _ = self.z.shape
-        everything = slice(None)
-        if chains >= 4:
-            cut = chains // 2
-            parts = (slice(cut), everything), (slice(cut, None), everything)
-        else:
-            cut = draws // 2
-            parts = (everything, slice(cut)), (everything, slice(cut, None))
-        return [parts, parts[::-1]]
+        everything, cut = slice(None), (chains if chains >= 4 else draws) // 2
+        ends = slice(cut), slice(cut, None)
+        one, two = ((end, everything) if chains >= 4 else (everything, end) for end in ends)
+        return [(one, two), (two, one)]
 
     def bridged(
         self, fitted: Part, held_out: Part, kind: str, samples: int, std_error: float

@@ -19,7 +19,7 @@ from limbeck.normalization.evidence_students import StudentT
 from limbeck.posteriors.draws import Draws, spread
 from limbeck.progress import tracked
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size
-from limbeck.samplers.hmc import HMC
+from limbeck.samplers.hmc import HMC, differentiate
 from limbeck.samplers.slice import Slice
 from limbeck.teachers.keys import row_keys
 
@@ -55,12 +55,8 @@ class Checks:
             )
         if (size := self.z.diagnostics["ess"]) < MIN_EFFECTIVE_DRAWS:
             self.doubts.append(f"{size:.0f} effective draws are too few to know the error")
-        for fit in (one.fit, two.fit):
-            if fit.inside < 25:
-                self.doubts.append(
-                    f"draws and student hardly overlap (in about {fit.inside:.2g} draws)"
-                )
-                break
+        if (inside := min(one.fit.inside, two.fit.inside)) < 25:
+            self.doubts.append(f"draws and student hardly overlap (in about {inside:.2g} draws)")
         apart = one.fit.log_z - two.fit.log_z
         error = math.hypot(one.fit.std_error, two.fit.std_error)
         if abs(apart) > SIGNIFICANT * error:
@@ -250,18 +246,15 @@ class Checks:
         )
 
 
-@torch.enable_grad()
 def _climb(log_density: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     r"""The highest of the points (dim,) that are reached from rows by Adam."""
-    x, best, peak = z.clone().requires_grad_(), -math.inf, z[0]
+    x, best, peak = z.clone(), -math.inf, z[0]
     optimizer = torch.optim.Adam([x], lr=0.2, maximize=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150, eta_min=1e-4)
     for _ in range(150):
-        log = log_density(x)
+        _, log, x.grad = differentiate(log_density, x)
         if (value := log.max().item()) > best:
-            best, peak = value, x[log.argmax()].detach().clone()
-        (slope,) = torch.autograd.grad(log.sum(), x)
-        x.grad = slope.nan_to_num(0.0, 0.0, 0.0)
+            best, peak = value, x[log.argmax()].clone()
         optimizer.step()
         schedule.step()
     return peak

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from limbeck.arguments import Count, Flag, Positive, Seed, UserObject, checked_arguments, choice
 from limbeck.errors import ArgumentError, shown
-from limbeck.evaluation import evaluating
 from limbeck.models.rbm import RBM, log_z_parts
 from limbeck.normalization import densities
 from limbeck.normalization.annealing import AIS
@@ -72,26 +71,40 @@ class Exact:
         r"""log Z by sums over one site after the other, or else over all events."""
         details: dict[str, Any] = {}
         unchecked: tuple[str, ...] = ()
-        if sums is not None:
-            value = sums.log_z(progress)
-            details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
-            unchecked = (HURRIED,) * sums.hurried
-        else:
+        if sums is None:
             value = self._enumerated(target, progress)
+        else:
+            value, unchecked = sums.log_z(progress), (HURRIED,) * sums.hurried
+            details = {"largest_table": sums.largest_table, "events_compared": sums.compared}
         bound = Bound(value, 0.0)
         return LogPartition(value, 0.0, "exact", Verdict((), unchecked), bound, bound, details)
 
     def _enumerated(self, target: ChainTarget, progress: bool) -> float:
+        expected = "a target with a discrete support, to enumerate"
+        support = densities.discrete_support(target, expected)
         if isinstance(target, RBM):
             parts = log_z_parts(target, self.limit, self.block, progress)
         else:
-            parts = _event_parts(target, self, progress)
-        with torch.no_grad(), evaluating(target):
+            parts = self._event_parts(target, support, progress)
+        with densities.Densities(target).at_work():
             log_z = torch.stack(list(parts)).logsumexp(0).item()
         if not math.isfinite(log_z):
             expected = "finite log densities, or −∞ at some of the events"
             raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
         return log_z
+
+    def _event_parts(
+        self, target: ChainTarget, support: Discrete, progress: bool
+    ) -> Iterator[Tensor]:
+        r"""The logarithm of the sum of p̃ over each block of events."""
+        if (count := support.count**support.size) > self.limit:
+            expected = f"at most {self.limit:,}, or an estimate of log Z"
+            raise ArgumentError("target", f"{support.count}^{support.size} events", expected)
+        block = self.block or max(1, 2**22 // support.size)  # numbers that fit anywhere
+        for start in tracked(range(0, count, block), "enumerating", progress):
+            end = min(start + block, count)
+            x = support.enumerate(start, end, *densities.place_of(target))
+            yield target.log_unnormalized(x).double().logsumexp(0)
 
 
 KINDS: dict[str, type[Method] | type[Exact]] = {
@@ -160,7 +173,7 @@ def log_partition(
         if method == "auto":
             densities.check_target(target, chains=False)
             half = math.inf if seconds is None else began + seconds / 2
-            method, sums = _feasible(target, half) if exact else ("bridge", None)
+            method, sums = feasible(target, half) if exact else ("bridge", None)
             if method == "bridge" and proposal is None:
                 method, trial = "ais", std_error is not None
                 given = (settings.get(name) for name in ("samples", "schedule"))
@@ -258,15 +271,14 @@ def _with_samples(
 
 def _note(z: LogPartition, std_error: float | None, seconds: float | None) -> str:
     r"""What was done to reach an error or to keep within a time."""
-    late = ""
     if seconds is not None and z.seconds > LATE * seconds + 1:
-        late = (
+        return (
             f"It took {z.seconds:.0f} s instead of {seconds:g} s: a single evaluation of the "
             "target, or a sweep of it, takes too long."
         )
+    if z.method == "exact":
+        return ""
     how = f"{z.samples:,} samples after a pilot run"
-    if z.method == "exact" or late:
-        return late
     if "temperatures" in z.diagnostics:
         count, rounds = z.diagnostics["temperatures"], z.diagnostics.get("rounds", 1)
         how = f"{z.samples:,} runs of {count:,} temperatures, in {rounds} round{'s' * (rounds > 1)}"
@@ -276,12 +288,7 @@ def _note(z: LogPartition, std_error: float | None, seconds: float | None) -> st
     return f"It took {how}."
 
 
-def choose_method(target: ChainTarget) -> str:
-    r"""The method that "auto" stands for: "exact" where few events are to be summed."""
-    return _feasible(target, math.inf)[0]
-
-
-def _feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
+def feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
     r"""The method of "auto", and how to sum sites out, if sums end before a time."""
     support = target.support
     if isinstance(target, RBM):
@@ -330,19 +337,3 @@ def exact_log_z(
     """
     method = Exact(limit=limit, block=block)
     return method._sum(target, find_elimination(target, limit), progress).value
-
-
-def _event_parts(target: ChainTarget, settings: Exact, progress: bool) -> Iterator[Tensor]:
-    r"""The logarithm of the sum of p̃ over each block of events."""
-    support = densities.discrete_support(target, "a target with a discrete support, to enumerate")
-    if (count := support.count**support.size) > settings.limit:
-        expected = f"at most {settings.limit:,}, or an estimate of log Z"
-        raise ArgumentError("target", f"{support.count}^{support.size} events", expected)
-    device, dtype = densities.place_of(target)
-    block = settings.block or max(1, 2**22 // support.size)  # numbers that fit anywhere
-    repeated = support.start(densities.EVENTS, torch.Generator().manual_seed(0)).to(device, dtype)
-    before = densities.check_repeatable(target.log_unnormalized, repeated, "target")
-    for start in tracked(range(0, count, block), "enumerating", progress):
-        x = support.enumerate(start, min(start + block, count), device, dtype)
-        yield target.log_unnormalized(x).double().logsumexp(0)
-    densities.compare(before, target.log_unnormalized(repeated), "target")

@@ -25,6 +25,7 @@ from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
+from limbeck.text import listed
 
 LOCAL_CHAINS, LOCAL_SWEEPS = 64, 10  # around each event
 SINGULAR = (
@@ -165,11 +166,8 @@ def check_modes(
     x = x[: max(1, MAX_CHECKED // x.shape[1])]
     draws = x.flatten(0, 1).to(densities.device, densities.dtype)
     log_weights = None if log_weights is None else log_weights[: len(draws)]
-    search = (
-        ModeSearch(densities, support, draws, given)
-        if isinstance(support, Discrete)
-        else RealSearch(densities, draws, given)
-    )
+    kind: type[ModeSearch | RealSearch] = ModeSearch if support.discrete else RealSearch
+    search = kind(densities, draws, given)
     regions, count = search.regions()
     reasons = [SINGULAR] if search.singular else []
     unchecked = [HURRIED] if search.hurried else []
@@ -231,10 +229,9 @@ def check_modes(
 class ModeSearch:
     r"""Regions where a target has mass. It counts evaluations; NaN as a log density is no mass."""
 
-    def __init__(
-        self, densities: Densities, support: Discrete, draws: Tensor, given: Tensor | None = None
-    ) -> None:
-        self.densities, self.support, self.draws, self.given = densities, support, draws, given
+    def __init__(self, densities: Densities, draws: Tensor, given: Tensor | None = None) -> None:
+        self.densities, self.draws, self.given = densities, draws, given
+        self.support = support = discrete_support(densities.target, "a discrete target")
         self.generator, self.evaluations = densities.generator("modes"), 0
         self.rbm = densities.target if isinstance(densities.target, RBM) else None
         self.sites_are_few = support.size * (support.count - 1) <= MAX_CALLS
@@ -289,9 +286,8 @@ class ModeSearch:
             self.hurried = not still and self.rbm is None
             climbed = _distinct(value, x, constant)
         for event in climbed:
-            shown = ", ".join(f"{value:g}" for value in event.flatten()[:8].tolist())
-            more = ", …" if event.numel() > 8 else ""
-            names.append(f"the event ({shown}{more}) found by hill climbing")
+            shown = listed([f"{value:g}" for value in event.flatten().tolist()])
+            names.append(f"the event ({shown}) found by hill climbing")
         if len(climbed):
             log_p = torch.cat([log_p, self.log_unnormalized(climbed)])
         possible = log_p > -math.inf

@@ -232,16 +232,14 @@ def normalize(
         if by_time:
             training = replace(training, every=training.every or 100)
         objective = losses.log_density_error(constant["c"]) if constant else loss
-        adversary = None
         if loss == "adversarial":
-            adversary = _adversary(training, size)
-            training = replace(training, update=adversary, engine="eager")
+            training = replace(training, update=_adversary(training, size), engine="eager")
             objective = adversarial()
         elif isinstance(objective, str):
             objective = getattr(losses, objective)()
         result = train(target, student, source, objective, training)
         settings: dict[str, Any] = {"init": "teacher" if warm else "none", **constant}
-        settings |= {} if adversary is None else adversary.outcome()
+        settings |= training.update.outcome() if isinstance(training.update, Adversary) else {}
     if isinstance(source, Chains):
         names = ("scheme", "sweeps", "burn_in", "sweeps_done")
         settings |= {"chains": source.count, **{name: getattr(source, name) for name in names}}

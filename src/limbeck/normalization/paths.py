@@ -54,6 +54,8 @@ class LinearPath(Protocol):
 
         Weighted draws of p_before become weighted draws of p_after.
         """
+        base, log = self.parts(x)
+        return (after - before) * (log - base), self.advance(x, after, generator)
 
     def events(self, x: Any) -> Tensor:
         r"""The events (n, *shape) of the chains."""
@@ -362,26 +364,16 @@ class GaussianPath(LinearPath):
     def events(self, x: Tensor) -> Tensor:
         return x.reshape(-1, *self.support.shape)
 
-    def _log_normal(self, x: Tensor) -> Tensor:
-        return self.normals.logs(x).logsumexp(0)
-
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         log = self.power * self.target.log_unnormalized(self.events(x)).double()
-        return self._log_normal(x).double(), log
+        return self.normals.logs(x).logsumexp(0).double(), log
 
     def log_unnormalized(self, x: Tensor, t: Position) -> Tensor:
         r"""log p̃_t (n,), −∞ where it is no number."""
         log = self.power * self.target.log_unnormalized(self.events(x))
         t = torch.as_tensor(t, dtype=log.dtype, device=log.device)
-        total = (1 - t).clamp_min(0) * self._log_normal(x) + torch.where(t > 0, t * log, 0.0)
+        total = log_at(self.normals.logs(x).logsumexp(0), log, t)
         return torch.where(total.isnan(), -math.inf, total)
-
-    def climb(
-        self, x: Tensor, before: float, after: float, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        base, log = self.parts(x)
-        gain = (after - before) * (log - base)
-        return gain, self.advance(x, after, generator)
 
     def advance(self, x: Tensor, t: Position, generator: torch.Generator) -> Tensor:
         t = torch.as_tensor(t, dtype=x.dtype, device=x.device).expand(len(x))
@@ -420,6 +412,11 @@ class GaussianPath(LinearPath):
         if self.adapting:
             means = [[min(math.exp(size.mean), 2.0) for size in part] for part in self.sizes]
             self.step_sizes, self.adapting = self.step_sizes.new_tensor(means), False
+
+
+def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
+    r"""max(1 − t, 0) A + t B, where 0 · (−∞) is 0."""
+    return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows
 from limbeck.samplers.chains import start_events
+from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
@@ -122,7 +123,6 @@ class RealSearch:
     ) -> None:  # fmt: skip
         self.densities, self.given, self.evaluations = densities, given, 0
         self.end = densities.deadline if end is None else end  # on the monotonic clock
-        self.far = FAR_EVENTS
         self.hurried = self.singular = False
         self.generator = densities.generator("modes")
         self.draws = draws.flatten(1).double()
@@ -140,11 +140,12 @@ class RealSearch:
             return rows.new_full((len(rows),), -math.inf)
         return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
 
-    def starts(self) -> Tensor:
+    def starts(self, count: int) -> Tensor:
         r"""Draws, events far out, constant events, the target's own starts, data and known peaks.
 
-        In few dimensions, events far out hit what nothing leads to. Of them and of constant ones,
-        climbs start from the highest, and from those that a normal distribution expects least.
+        In few dimensions, events far out, so many, hit what nothing leads to. Of them and of
+        constant ones, climbs start from the highest, and from those that a normal distribution
+        expects least.
         """
         some = chosen_rows(self.draws, 16, self.generator)
         own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
@@ -154,8 +155,8 @@ class RealSearch:
             parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
         place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
         size = some.shape[1]
-        far = 2 ** (10 * torch.rand(self.far, 1, **place))
-        wide = self.centre + far * self.spread * torch.randn(self.far, size, **place)
+        far = 2 ** (10 * torch.rand(count, 1, **place))
+        wide = self.centre + far * self.spread * torch.randn(count, size, **place)
         most = 2 * float(self.draws.abs().max())
         constant = torch.linspace(-most, most, 65, device=some.device, dtype=some.dtype)
         wide = torch.cat([wide, constant[:, None].expand(-1, size)])
@@ -164,9 +165,8 @@ class RealSearch:
         log = self.log_p(wide)
         wide, log = wide[log > -math.inf], log[log > -math.inf]
         if len(wide):  # any of them too, since a density may be flat between gaps
-            count = min(16, len(log))
             expected = -((wide - self.centre) / (1.5 * self.spread)).square().sum(1) / 2
-            parts += [wide[log.topk(count).indices], wide[(log - expected).topk(count).indices]]
+            parts += [wide[high.topk(min(16, len(log))).indices] for high in (log, log - expected)]
             parts.append(chosen_rows(wide, 16, self.generator))
         starts = torch.cat([*parts, *self.images(some[:4])])
         return starts[self.log_p(starts) > -math.inf]
@@ -189,10 +189,8 @@ class RealSearch:
                     other[:, k] += sign * step[:, k]
                     log = self.log_p(other)
                     gain = log > value
-                    rows, value = (
-                        torch.where(gain[:, None], other, rows),
-                        torch.where(gain, log, value),
-                    )
+                    rows = torch.where(gain[:, None], other, rows)
+                    value = torch.where(gain, log, value)
                     better |= gain
                 step[:, k] *= torch.where(better, 2.0, 0.5)
             if (step < 1e-6 * self.spread).all():
@@ -237,13 +235,12 @@ class RealSearch:
         if 4 * ROUNDS * len(self.centre) * took > left:  # two climbs
             self.hurried = not self.densities.boxes
             return self.densities.boxes
-        self.far = int(min(FAR_EVENTS, 16 * left / max(took, 1e-9)))
-        peaks, value = self._distinct(*self.climb(self.starts()))
+        far = int(min(FAR_EVENTS, 16 * left / max(took, 1e-9)))
+        peaks, value = self._distinct(*self.climb(self.starts(far)))
         if len(peaks):
             images = self.climb(torch.cat(self.images(peaks[:8])))
-            peaks, value = self._distinct(
-                torch.cat([peaks, images[0]]), torch.cat([value, images[1]])
-            )
+            both = zip((peaks, value), images, strict=True)
+            peaks, value = self._distinct(*map(torch.cat, both))
         if not len(peaks):
             return []
         plain = self.spread.diag().expand(len(peaks), -1, -1)
@@ -279,9 +276,8 @@ class RealSearch:
         boxes, names = self.boxes(), list[str]()
         self.sets = boxes
         for box in boxes:
-            shown = ", ".join(f"{value:.4g}" for value in box.peak[:8].tolist())
-            more = ", …" if len(box.peak) > 8 else ""
-            names.append(f"a box around ({shown}{more}), found by climbing")
+            shown = listed([f"{value:.4g}" for value in box.peak.tolist()])
+            names.append(f"a box around ({shown}), found by climbing")
 
         def sample(box: Box) -> tuple[Tensor, Tensor]:
             rows, log_q = box.sample(1000, self.generator)

@@ -15,7 +15,7 @@ from limbeck import arguments as arg
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
-from limbeck.normalization.paths import LinearPath, along_path, check_pairs, path_of
+from limbeck.normalization.paths import LinearPath, along_path, check_pairs, log_at, path_of
 from limbeck.progress import tracked
 from limbeck.samplers.chains import ChainTarget
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
@@ -64,9 +64,7 @@ class Tempering(Method):
         error = effect.numel() * float(effect.std()) / math.sqrt(size)
         half = effect.shape[1] // 2
         drift = difference(effect[:, :half], effect[:, half:])
-        rates, value = run.swap_rates(), run.path.log_z + float(log_z[-1])
-        integral = run.path.log_z + thermodynamic_integral(run.B - run.A, run.levels)
-        doubts = run.doubts()
+        rates, value, doubts = run.swap_rates(), run.path.log_z + float(log_z[-1]), run.doubts()
         if size < 100:
             doubts.append(f"{size:.0f} effective draws are too few to know the error")
         if abs(drift) > SIGNIFICANT:
@@ -79,7 +77,6 @@ class Tempering(Method):
                 "ess": size, "sampling_error": error, "levels": len(run.levels),
                 "ladders": self.ladders, "lowest_swap_rate": min(rates),
                 "arrivals": run.arrivals, "drift_z": drift,
-                "thermodynamic_integration": integral,
             },
             samples=self.ladders * run.draws, sweeps=run.sweeps,
         )  # fmt: skip
@@ -137,11 +134,11 @@ class Replicas:
         self.levels = [top * (k / 11) ** 2 for k in range(12)]
         self.x: Any = path.sample(ladders * 12, generator)
         self.sweeps, self.steps = 0, 0
-        self._place(torch.arange(12).expand(ladders, -1))
+        self._place()
 
-    def _place(self, chain_at: Tensor) -> None:
-        r"""Set which chain (ladders, levels) of each ladder is at which level."""
-        self.chain_at = chain_at.clone()
+    def _place(self) -> None:
+        r"""Set which chain (ladders, levels) of each ladder is at which level: in their order."""
+        self.chain_at = torch.arange(len(self.levels)).repeat(self.ladders, 1)
         self.reset()
 
     def reset(self) -> None:
@@ -253,14 +250,9 @@ class Replicas:
             rows = chains + torch.arange(self.ladders)[:, None] * len(self.levels)
             self.x = self.path.select(self.x, rows.flatten().to(self.generator.device))
             self.levels = [0.0, *levels[1:-1], self.levels[-1]]
-            self._place(torch.arange(wanted).expand(self.ladders, -1))
+            self._place()
         if callable(fix := getattr(self.path, "fix", None)):
             fix()
-
-
-def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    r"""max(1 − t, 0) A + t B, where 0 · (−∞) is 0."""
-    return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
 
 
 @torch.no_grad()
@@ -291,14 +283,3 @@ def mbar(
         log_z[1:] += change if newton else plain[1:] - plain[0]
         gap = error
     return log_z, weights, H
-
-
-def thermodynamic_integral(slope: Tensor, levels: list[float]) -> float:
-    r"""log Z of the last level less that of the first: ∫ ⟨∂log p̃_t/∂t⟩ dt, by means (…, levels).
-
-    The trapezoid rule with its first correction: the slope of the mean is the variance.
-    """
-    means, variances = slope.flatten(0, 1).mean(0), slope.flatten(0, 1).var(0)
-    width = torch.tensor(levels, dtype=torch.float64).diff()
-    trapezoid = (width * (means[1:] + means[:-1]) / 2).sum()
-    return float(trapezoid - (width.square() * variances.diff() / 12).sum())

@@ -216,7 +216,7 @@ class HMC(Sampler):
             moments.add(self._x)
             power = done >= 8 and done & (done - 1) == 0 and 2 * done <= final
             if (power or done == final) and (scale := moments.scale()) is not None:
-                self.scale, moments = scale, _Moments(self._x)
+                self.scale, moments = scale.to(self._x), _Moments(self._x)
                 step = min(max(step, 1e-3), self._x.shape[1] ** -0.25)
                 size = StepSize(step, self.target)
         if sweeps:
@@ -246,31 +246,30 @@ class _Moments:
     r"""The mean and covariance of the draws of all chains."""
 
     def __init__(self, x: Tensor) -> None:
-        dim = x.shape[1]
-        self.count, self.centre, self.like = 0, x.mean(0).double(), x
-        self.sum = torch.zeros(dim, dtype=torch.float64, device=x.device)
-        self.squares = self.sum.new_zeros((dim, dim) if dim <= MAX_DENSE else (dim,))
+        self.count, self.centre, self.dense = 0, x.mean(0).double(), x.shape[1] <= MAX_DENSE
+        self.sum: Any = 0.0
+        self.squares: Any = 0.0
 
     def add(self, x: Tensor) -> None:
         rows = x.double() - self.centre
         self.count += len(rows)
         self.sum += rows.sum(0)
-        self.squares += rows.T @ rows if self.squares.dim() == 2 else rows.square().sum(0)
+        self.squares += rows.T @ rows if self.dense else rows.square().sum(0)
 
     def scale(self) -> Tensor | None:
         r"""Standard deviations, or a factor of the covariance where draws suffice for one.
 
         None unless every coordinate has varied.
         """
-        n, mean, dense = self.count, self.sum / self.count, self.squares.dim() == 2
-        variances = (self.squares.diagonal() if dense else self.squares) / n - mean.square()
+        n, mean = self.count, self.sum / self.count
+        variances = (self.squares.diagonal() if self.dense else self.squares) / n - mean.square()
         if n <= 2 or not (variances > 0).all():
             return None
-        if dense and len(mean) > 1 and n >= 4 * len(mean):
+        if self.dense and len(mean) > 1 and n >= 4 * len(mean):
             covariance = self.squares / n - mean.outer(mean)
             weight = n / (n + 5.0)
             covariance = weight * covariance + (1 - weight) * variances.diag()
             factor, failed = torch.linalg.cholesky_ex(covariance)
             if not failed:
-                return factor.to(self.like)
-        return variances.sqrt().to(self.like)
+                return factor
+        return variances.sqrt()
