@@ -39,7 +39,7 @@ from timing import machine
 
 import limbeck as lb
 from limbeck.normalization.bridge import fit_bridge
-from limbeck.normalization.tempering import mbar
+from limbeck.normalization.tempering import mbar, thermodynamic_integral
 
 CRITICAL = 2.269185314213022
 Sweep = Callable[[torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]
@@ -144,17 +144,6 @@ def tempering(model: tuple, seconds: float, seed: int) -> dict[str, float]:
         "PT+MBAR": uniform + float(log_z[-1]),
         "PT+TI": uniform + thermodynamic_integral(draws, b.tolist()),
     }
-
-
-def thermodynamic_integral(slope: torch.Tensor, levels: list[float]) -> float:
-    r"""log Z of the last level less that of the first: ∫ ⟨∂log p̃_t/∂t⟩ dt, by means (…, levels).
-
-    The trapezoid rule with its first correction: the slope of the mean is the variance.
-    """
-    means, variances = slope.flatten(0, 1).mean(0), slope.flatten(0, 1).var(0)
-    width = torch.tensor(levels, dtype=torch.float64).diff()
-    trapezoid = (width * (means[1:] + means[:-1]) / 2).sum()
-    return float(trapezoid - (width.square() * variances.diff() / 12).sum())
 
 
 def limbeck(model: tuple, seconds: float, seed: int) -> tuple[float, dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 import limbeck as lb
 from limbeck.normalization.densities import Densities
 from limbeck.normalization.paths import PairwisePath, SitePath, path_of
-from limbeck.normalization.tempering import Replicas, Tempering, mbar
+from limbeck.normalization.tempering import Replicas, Tempering, mbar, thermodynamic_integral
 from tests.normalization.small import HALF, generator, random_rbm, table, two_modes
 from tests.refusals import refused
 
@@ -51,6 +51,8 @@ def test_it_finds_log_z_of_every_kind_of_target(name):
     assert z.verdict.trustworthy, z.verdict
     assert z.value == pytest.approx(exact(name), abs=4 * z.std_error)
     assert z.std_error < 0.2
+    if name != "forbidden":  # where the mean of log p̃ at β = 0 is −∞
+        assert z.diagnostics["thermodynamic_integration"] == pytest.approx(z.value, abs=0.2)
 
 
 def test_errors_are_those_of_repeated_runs():
@@ -80,6 +82,13 @@ def test_mbar_is_that_of_pymbar():
     effect = inverse @ (weights - own)[1:]
     within = sum(effect[:, k * 200 : (k + 1) * 200].var(1) * 200 for k in range(3)).sqrt()
     assert within.tolist() == pytest.approx(free["dDelta_f"][0][1:].tolist(), rel=0.02)
+
+
+def test_thermodynamic_integration_is_exact_for_quadratic_means():
+    levels = [0.0, 0.3, 1.0]  # B is normal with mean t and variance 1 at t: log Z = t² / 2
+    noise = torch.randn(1, 200_000, 1, generator=generator(), dtype=torch.float64)
+    slope = noise + torch.tensor(levels, dtype=torch.float64)
+    assert thermodynamic_integral(slope, levels) == pytest.approx(0.5, abs=0.02)
 
 
 def test_levels_exchange_equally_often_after_the_burn_in_and_then_stay():
