@@ -2,7 +2,7 @@ r"""Columns of every kind, cut into groups that together are all rows."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from limbeck.compression.fidelity.comparison import SMALL, subgroups
@@ -80,6 +80,8 @@ VALUES = st.one_of(
 
 
 @settings(deadline=None)
+@example([None, "", "\x00"])
+@example([None, "\x00"])
 @given(VALUES)
 def test_every_row_is_in_one_group(values):
     found = subgroups({"it": np.array(values, dtype=None)}, len(values))["it"]

@@ -218,7 +218,8 @@ def subgroups(columns: Mapping[str, object], n: int) -> dict[str, dict[str, np.n
         if values.shape != (n,):
             raise ArgumentError(f"groups[{name!r}]", f"shape {values.shape}", f"{n} values, ({n},)")
         names, order = _group_names(values)
-        rows = {group: np.flatnonzero(names == group) for group in order}
+        # as objects: texts of NumPy's lose zeros at their end
+        rows = {group: np.flatnonzero(names == np.array(group, object)) for group in order}
         parts = {group: part for group, part in rows.items() if len(part)}
         small = [group for group, part in parts.items() if len(part) < SMALL]
         if len(small) > 1:
@@ -238,7 +239,7 @@ def _group_names(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     if kind.kind == "O" and len(present):
         numeric = all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in present)
     if not numeric:
-        names[~gone] = [str(value) for value in present.tolist()]
+        names[~gone] = np.array([str(value) for value in present.tolist()], dtype=object)
         order = sorted(set(names[~gone]))
     else:
         seconds = present.astype(f"{kind.kind}8[s]") if kind.kind in "mM" else present
