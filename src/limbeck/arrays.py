@@ -71,6 +71,11 @@ def float_tensor(model: object, default: Default) -> Tensor | Default:
     return next((tensor for tensor in tensors if tensor is not None), default)
 
 
+def safe_scale(scale: Tensor) -> Tensor:
+    r"""What targets are divided by: the scale, or 1 where they are constant."""
+    return torch.where(scale > 0, scale, 1.0)
+
+
 def input_dtype(module: nn.Module) -> torch.dtype | None:
     r"""The floating type of a module's inputs: its `input_dtype`, or that of its parameters."""
     floating = (p.dtype for p in module.parameters() if p.is_floating_point())

@@ -322,12 +322,14 @@ def _id_notes(data: Rows) -> list[str]:
     r"""A note on columns like ids, if there are some."""
     framed = isinstance(data.format, TableFormat) and data.format.array is None
     names = id_columns(data.format.table.varying, data.given) if framed else []  # type: ignore[union-attr]
+    if not names:
+        return []
     text = (
         f"X: in {listed(map(repr, names))} each row has another whole number, like ids, which say "
         f"nothing about new rows; table=limbeck.Table(X, drop={names!r}) leaves that out, for the "
         "teacher too, and table=limbeck.Table(X) takes all columns without this warning"
     )
-    return [text] if names else []
+    return [text]
 
 
 def _label_columns(given: Any, labels: np.ndarray) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from limbeck import losses
 from limbeck import outputs as forms
-from limbeck.arrays import X, as_dict, floats, join, part_of, rows
+from limbeck.arrays import X, as_dict, floats, join, part_of, rows, safe_scale
 from limbeck.compression import students
 from limbeck.compression.generators import drawn, float_type, fresh, generator, prepared
 from limbeck.compression.rows import RowFormat, Rows
@@ -29,7 +29,7 @@ from limbeck.models.tree_fit import lightgbm
 from limbeck.teachers.base import Opaque, Teacher
 from limbeck.teachers.folds import mix_labels, out_of_fold
 from limbeck.teachers.keys import select
-from limbeck.teachers.networks import Derivatives, NetworkTeacher, ScaledTeacher, safe_scale
+from limbeck.teachers.networks import Derivatives, NetworkTeacher, ScaledTeacher
 from limbeck.teachers.query import Query
 from limbeck.teachers.row_teacher import RowTeacher
 from limbeck.teachers.stored import Stored

@@ -1,4 +1,4 @@
-r"""Anything as a source of inputs; sources made of others: transformed, MUNGE, mixed, by loss."""
+r"""Sources made of others: transformed, MUNGE, mixed, by loss."""
 
 from __future__ import annotations
 
@@ -6,54 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.utils import data
 
 from limbeck import arguments as arg
 from limbeck.arrays import Batch, X, as_dict, map_tensors
 from limbeck.errors import ArgumentError, rename_argument, shown
-from limbeck.inputs.base import Inputs, Nested, join_batches
-from limbeck.inputs.dataset import Dataset, Loader
-from limbeck.inputs.generated import Function, Samples, SeededCall
-
-ACCEPTED = (
-    "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric data frame, "
-    "a torch Dataset or DataLoader, a model with a method sample, or a function of n"
-)
-
-
-@arg.checked_arguments
-def as_inputs(value: arg.UserObject[object], argument: arg.Text = "inputs") -> Inputs:
-    r"""A value as a source of inputs.
-
-    Arguments:
-        value: A source, data, a torch data set or loader, a model with a method `sample`, or a
-            function of n.
-        argument: The name of the value in errors. Default: "inputs".
-    """
-    if isinstance(value, Inputs):
-        return value
-    if isinstance(value, type):
-        raise ArgumentError(argument, f"the class {value.__name__}", "an object of the class")
-    if isinstance(value, list | tuple) and any(isinstance(v, Inputs) for v in value):
-        raise ArgumentError(argument, "several sources", "one: limbeck.inputs.Mix(sources)")
-    if isinstance(value, data.DataLoader | data.IterableDataset):
-        return Loader(value)
-    arrays = (Tensor, np.ndarray, dict, list, tuple, data.Dataset)
-    methods = ("__array__", "to_numpy", "toarray")
-    if isinstance(value, arrays) or any(hasattr(value, name) for name in methods):
-        with rename_argument("X", argument):
-            return Dataset(value)
-    if callable(getattr(value, "sample", None)):
-        return Samples(value)
-    module = isinstance(value, nn.Module)
-    if callable(value) and not module:
-        return Function(value)
-    lacks = ", a module without a method sample" if module else ""
-    raise ArgumentError(argument, f"a {type(value).__name__}{lacks}", ACCEPTED)
+from limbeck.inputs.base import Nested, join_batches
+from limbeck.inputs.dataset import Dataset, as_inputs
+from limbeck.inputs.generated import SeededCall
 
 
 class Augment(Nested):

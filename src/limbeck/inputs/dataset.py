@@ -1,4 +1,4 @@
-r"""The user's data: rows of a data set, and batches of a torch DataLoader."""
+r"""The user's data as inputs: rows of a data set, batches of a torch DataLoader, or others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import data
 
 from limbeck import arrays
-from limbeck.arguments import Flag, Seed, UserObject, checked_arguments
+from limbeck.arguments import Flag, Seed, Text, UserObject, checked_arguments
 from limbeck.arrays import Batch, as_part, label, map_tensors, part_of, rows
-from limbeck.errors import ArgumentError, CheckpointError
+from limbeck.errors import ArgumentError, CheckpointError, rename_argument
 from limbeck.inputs.base import Inputs, join_batches
-from limbeck.inputs.generated import seeded
+from limbeck.inputs.generated import Function, Samples, seeded
 
 
 def materialise(dataset: data.Dataset[Any], argument: str) -> tuple[Any, Any]:
@@ -257,3 +257,40 @@ class Loader(Inputs):
                 return self._checked(Batch(*_split_item(item, "loader")), None, "loader")
             self.iterator = None
         raise ArgumentError("loader", "no items in a pass", "a loader with items in every pass")
+
+
+ACCEPTED = (
+    "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric data frame, "
+    "a torch Dataset or DataLoader, a model with a method sample, or a function of n"
+)
+
+
+@checked_arguments
+def as_inputs(value: UserObject[object], argument: Text = "inputs") -> Inputs:
+    r"""A value as a source of inputs.
+
+    Arguments:
+        value: A source, data, a torch data set or loader, a model with a method `sample`, or a
+            function of n.
+        argument: The name of the value in errors. Default: "inputs".
+    """
+    if isinstance(value, Inputs):
+        return value
+    if isinstance(value, type):
+        raise ArgumentError(argument, f"the class {value.__name__}", "an object of the class")
+    if isinstance(value, list | tuple) and any(isinstance(v, Inputs) for v in value):
+        raise ArgumentError(argument, "several sources", "one: limbeck.inputs.Mix(sources)")
+    if isinstance(value, data.DataLoader | data.IterableDataset):
+        return Loader(value)
+    arrays = (Tensor, np.ndarray, dict, list, tuple, data.Dataset)
+    methods = ("__array__", "to_numpy", "toarray")
+    if isinstance(value, arrays) or any(hasattr(value, name) for name in methods):
+        with rename_argument("X", argument):
+            return Dataset(value)
+    if callable(getattr(value, "sample", None)):
+        return Samples(value)
+    module = isinstance(value, nn.Module)
+    if callable(value) and not module:
+        return Function(value)
+    lacks = ", a module without a method sample" if module else ""
+    raise ArgumentError(argument, f"a {type(value).__name__}{lacks}", ACCEPTED)

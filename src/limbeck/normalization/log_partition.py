@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from limbeck.arguments import Count, Flag, Positive, Seed, UserObject, checked_arguments, choice
+from limbeck.arguments import Count, Flag, Positive, Seed, UserObject, checked_arguments
 from limbeck.errors import ArgumentError, shown
 from limbeck.models.rbm import RBM, log_z_parts
 from limbeck.normalization import densities
@@ -169,7 +169,8 @@ def log_partition(
     settings |= {"samples": samples, "burn_in": burn_in}
     budget = {"std_error": std_error, "seconds": seconds}
     if isinstance(method, str):
-        choice("method", method, METHODS)
+        if method not in METHODS:
+            raise ArgumentError.unknown("method", method, METHODS)
         if method == "auto":
             densities.check_target(target, chains=False)
             half = math.inf if seconds is None else began + seconds / 2

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import outputs as forms
-from limbeck.arguments import Choice, Flag, UserObject, checked_arguments, choice
+from limbeck.arguments import Choice, Flag, UserObject, checked_arguments
 from limbeck.arrays import Batch, X, as_dict, rows, to_numpy
 from limbeck.errors import ArgumentError, NotDifferentiableError, shown
 from limbeck.evaluation import View, close_taps, depends_on_inputs, evaluating
@@ -208,7 +208,9 @@ def output_form(argument: str, model: object, output: str) -> str:
         output = getattr(model, "output_form", None) or "auto"
         if output == "auto" and any(hasattr(model, m) for m in ("log_prob", "log_unnormalized")):
             output = "log_density"
-    choice(argument, output, (*forms.FORMS, "auto"))
+    known = (*forms.FORMS, "auto")
+    if not isinstance(output, str) or output not in known:
+        raise ArgumentError.unknown(argument, output, known)
     return output
 
 

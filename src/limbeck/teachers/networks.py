@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.arrays import X as Inputs
-from limbeck.arrays import float_tensor, part_of
+from limbeck.arrays import float_tensor, part_of, safe_scale
 from limbeck.environment import import_extra
 from limbeck.errors import ArgumentError, refuse_unreadable, require_path
 from limbeck.evaluation import evaluate, evaluating
@@ -99,11 +99,6 @@ class ScaledTeacher(nn.Module):
         if self.task == "multilabel" and self.form != "probabilities":
             return y.sigmoid() if self.form == "logits" else y.exp()
         return (y.reshape(len(y), -1) - self.shift) / self.scale
-
-
-def safe_scale(scale: Tensor) -> Tensor:
-    r"""What targets are divided by: the scale, or 1 where they are constant."""
-    return torch.where(scale > 0, scale, 1.0)
 
 
 class Derivatives:

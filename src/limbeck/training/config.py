@@ -81,6 +81,8 @@ class Training:
             raise ArgumentError("metrics", shown(metrics), "a dict of functions of the student")
         for name in metrics.keys() & {"step", "loss", "gradient_norm", "held_out", "run"}:
             raise ArgumentError("metrics", shown(name), "names that are not the history's own")
+        if self.callbacks is None:
+            return self
         return replace(self, callbacks=as_callbacks(self.callbacks))
 
 

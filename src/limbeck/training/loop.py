@@ -21,7 +21,6 @@ from limbeck.evaluation import evaluating
 from limbeck.records import AnyNumber, check
 from limbeck.storage import checkpoints, files
 from limbeck.teachers.base import Teacher
-from limbeck.training.callbacks import as_callbacks
 from limbeck.training.config import Training
 from limbeck.training.engines import Eager
 from limbeck.training.objective import Objective, Plan, keep_buffers
@@ -117,7 +116,7 @@ class Run:
                 raise ArgumentError("metrics", shown(name), "names that are not the loss's terms")
         self.plateau = Plateau()
         self.best: dict[str, Tensor] = {}
-        self.callbacks = as_callbacks(settings.callbacks)
+        self.callbacks: Any = settings.callbacks or ()  # as Callback objects by now
         self.batch_size = settings.batch_size if isinstance(settings.batch_size, int) else None
         self._every = settings.every or max(1, settings.steps // 50)
         self._evaluated = 0  # the step of the last evaluation

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from limbeck import arguments as arg
+from limbeck.errors import ArgumentError
 
 __all__ = ["Constant", "Cosine", "Linear", "Logarithmic", "RobbinsMonro", "Schedule"]
 
@@ -79,7 +80,8 @@ NAMES: dict[str, Callable[[], Schedule]] = {
 def as_schedule(schedule: arg.Text | arg.Function[Schedule] | None) -> Schedule:
     r"""A schedule by name or as an object; None is constant."""
     if isinstance(schedule, str):
-        arg.choice("schedule", schedule, NAMES)
+        if schedule not in NAMES:
+            raise ArgumentError.unknown("schedule", schedule, NAMES)
         return NAMES[schedule]()
     return Constant() if schedule is None else schedule
 
