@@ -319,8 +319,8 @@ class SampleBag(nn.Module):
         For different inputs they are those of y; the variance of y is that of `forward(x)`. They
         are those of the posterior if the bag was condensed with `joint=True`.
         """
-        means = self._stacked(x).mean.flatten(1).double()
         weights = self.weights.double()
+        means = self._stacked(x).mean.reshape(len(weights), -1).double()
         apart = means - weights @ means
         return (apart * weights[:, None]).T @ apart
 

@@ -175,6 +175,8 @@ def fit_em(
     True
     """
     began = time.monotonic()
+    if not hasattr(mixture, "set_moments_"):
+        raise ArgumentError("mixture", f"a {type(mixture).__name__}", "a GaussianMixture")
     samples, kind = Samples.of(mixture, x, weights), mixture.covariance
     least = least_variances(samples.variance, floor, kind)
     runs = []
