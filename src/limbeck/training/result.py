@@ -3,7 +3,7 @@ r"""What a distillation returns: the student, its history, why it stopped, how l
 from __future__ import annotations
 
 import importlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from rich.table import Table
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from limbeck.arguments import PathLike, Text, checked_arguments
 from limbeck.arrays import Batch
@@ -151,6 +152,15 @@ def read_files(folder: str | Path) -> Files:
     return saved
 
 
+class _NoDraws(TorchFunctionMode):
+    r"""Within, no first weights are drawn: those of the file replace them."""
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", None) in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 def from_files(saved: Files, student: nn.Module | None = None) -> Result:
     r"""The result of the files of a saved student; a module of the user's own needs a copy."""
     tensors, about = saved.tensors(STUDENT, FORMAT)
@@ -160,7 +170,8 @@ def from_files(saved: Files, student: nn.Module | None = None) -> Result:
         received = f"None, and {saved.folder} holds a module of the user's own"
         raise ArgumentError("student", received, "student=, an empty copy of it")
     most = importlib.import_module("limbeck.models.checks").count_numbers(tensors)
-    with of_file(saved.path(STUDENT)), torch.random.fork_rng(devices=[]):
+    first = _NoDraws() if most > 2**24 else nullcontext()  # small ones take less than the mode
+    with of_file(saved.path(STUDENT)), torch.random.fork_rng(devices=[]), first:
         student = models.from_spec(spec, most) if student is None else student
         if callable(make_room := getattr(student, "make_room", None)):
             make_room(tensors)
