@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import limbeck as lb
-from tests.normalization.small import random_rbm, student, table
+from tests.normalization.small import RBMPath, random_rbm, student, table
 from tests.refusals import refused
 
 
@@ -115,3 +115,17 @@ def test_where_annealing_takes_long_a_student_is_distilled(monkeypatch):
     assert z.verdict.trustworthy, z.verdict
     assert z.std_error <= 0.05
     assert abs(z.value - lb.exact_log_z(target)) < 4.5 * z.std_error
+    starts: list[object] = []
+    bridge = module.Bridge.estimate
+
+    def record(self, *args, **kwargs):
+        starts.append(self.start)
+        return bridge(self, *args, **kwargs)
+
+    monkeypatch.setattr(module.Bridge, "estimate", record)
+    data = torch.ones(5, 10)  # the user's starts go along
+    assert estimate(target, std_error=0.05, start=data).method == "bridge"
+    assert all(torch.equal(start, data) for start in starts)
+    assert starts
+    rbm = random_rbm()
+    assert estimate(rbm, std_error=0.05, path=RBMPath(rbm)).method == "ais"

@@ -390,14 +390,16 @@ def _check_rare_classes(
     r"""Note classes too rare to tell, and doubt a student that loses a rare class."""
     share, n = t.mean(0), len(t)
     rare = [k for k in np.argsort(share, kind="stable") if share[k] <= RARE]
-    if few := [f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED]:
+    if unsure := [
+        f"{names[k]!r} ({n * share[k]:.2g})" for k in rare if n * share[k] < MIN_EXPECTED
+    ]:
         notes.append(
             f"Unchecked: at {where} the teacher expects fewer than {MIN_EXPECTED} rows of "
-            f"{listed(few)}, too few to tell whether the student detects them; "
+            f"{listed(unsure)}, too few to tell whether the student detects them; "
             "report(X, y) at more rows does."
         )
-    if len(few) < len(rare):
-        k = rare[len(few)]
+    if len(unsure) < len(rare):
+        k = rare[len(unsure)]
         student, teacher = (average_precision(q[:, k], t[:, k]).mean() for q in (p, t))
         if student < ENOUGH * teacher:
             retained = f"{student / teacher:.0%} of its teacher's average precision"

@@ -91,8 +91,8 @@ class StepwiseEM:
         starts = [self.student.moments(samples.centre)] if not self.restarts else []
         for _ in range(self.restarts):
             first = started(samples, self.student.components, self.kind, generator)
-            few = Ascent(samples, first, self.kind, least, iterations=10, tolerance=0.0)
-            starts.append(few.moments)
+            short = Ascent(samples, first, self.kind, least, iterations=10, tolerance=0.0)
+            starts.append(short.moments)
         self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
         start = self._state_of(self._moments)
         self._state, self._average = _each(torch.clone, start), _each(torch.clone, start)

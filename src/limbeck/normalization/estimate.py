@@ -301,10 +301,10 @@ class Method:
         # log densities are rounded to about as much as log Z is
         rounding = 2 * torch.finfo(densities.dtype).eps * max(1.0, abs(z.value))
         z.std_error = math.hypot(z.std_error, lacking, rounding)
-        found = "samples, chains and climbs from likely events" if counts else "samples and chains"
+        way = "samples, chains and climbs from likely events" if counts else "samples and chains"
         z.verdict = Verdict(
             (*z.verdict.doubts, *reasons, *texts), (*z.verdict.unchecked, *unchecked),
-            f"this assumes that its {found} reached all of the mass",
+            f"this assumes that its {way} reached all of the mass",
         )  # fmt: skip
         z.diagnostics |= counts
         z.seed, z.seconds = seed, time.perf_counter() - began
@@ -321,8 +321,8 @@ class Method:
         n, (value, error) = len(log_weights), log_mean(log_weights)
         size, k, doubts = weights_effective_size(log_weights), pareto_k(log_weights), list[str]()
         if size < 100:
-            few = f"is {size:.3g}, too few to know the error"
-            doubts.append(f"the effective number of {name} {few}")
+            text = f"is {size:.3g}, too few to know the error"
+            doubts.append(f"the effective number of {name} {text}")
         limit = min(1 - 1 / math.log10(n), 0.7) if n > 10 else 0.0
         if k > limit:
             doubts.append(

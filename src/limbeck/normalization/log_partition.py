@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -188,14 +188,7 @@ def log_partition(
         for name in settings.keys() - known:
             names = known | {"method", "proposal", "exact", "seed", "progress"}
             raise ArgumentError.unknown_argument(name, names, "log_partition")
-        values: dict[str, Any] = {  # those that are None have their defaults
-            name: settings[name]
-            for name in settings.keys() & {field.name for field in fields(KINDS[method])}
-            if settings[name] is not None or name == "second_start"
-        }
-        if method == "bridge" and any(budget.values()):
-            values = {"burn_in": "auto"} | values
-        method = KINDS[method](**values)
+        method = _with_settings(method, settings, any(budget.values()))
     elif not isinstance(method, Method | Exact):
         expected = "a name, or lb.Bridge(), lb.Importance(), lb.AIS(), lb.Tempering(), lb.Exact()"
         raise ArgumentError("method", f"a {type(method).__name__}", expected)
@@ -207,8 +200,9 @@ def log_partition(
                 raise ArgumentError(name, shown(value), expected)
     if isinstance(method, AIS):
         std_error, seconds = method.std_error, seconds or method.seconds
+        trial = trial and method.path is None  # along a path of the user's own it anneals
         if trial and _distilling_pays(method, target, seed, progress):
-            method = Bridge(burn_in="auto")
+            method = _with_settings("bridge", settings, True)
     if proposal is None and isinstance(method, Bridge | Importance):
         device, _ = densities.place_of(target)
         options: dict[str, Any] = {} if seconds is None else {"seconds": 0.4 * seconds}
@@ -226,6 +220,19 @@ def log_partition(
     if std_error or seconds:
         z.note = _note(z, std_error, seconds)
     return z
+
+
+def _with_settings(name: str, settings: Mapping[str, object], budget: bool) -> Method | Exact:
+    r"""The method by name with those of the settings that it has; None stands for its default."""
+    kind = KINDS[name]
+    values: dict[str, Any] = {
+        name: settings[name]
+        for name in settings.keys() & {field.name for field in fields(kind)}
+        if settings[name] is not None or name == "second_start"
+    }
+    if kind is Bridge and budget:
+        values = {"burn_in": "auto"} | values
+    return kind(**values)
 
 
 def _distilling_pays(method: AIS, target: ChainTarget, seed: int, progress: bool) -> bool:
