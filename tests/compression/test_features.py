@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 
 import limbeck as lb
 
@@ -65,3 +67,46 @@ def test_knots_are_saved_with_the_student(forest, tmp_path):
     )
     few = np.vstack([made.predict_proba(X[k : k + 1]) for k in range(9)])
     np.testing.assert_allclose(few, made.predict_proba(X)[:9], atol=1e-6)
+
+
+def test_a_student_of_trees_is_constant_beyond_the_rows_as_they_are(forest):
+    made = lb.compress(forest, X, (6,), **FEW)
+    far, end = X[:40].copy(), X[:40].copy()
+    far[::2, 0], end[::2, 0] = 1e6, X[:, 0].max()
+    far[1::2, 2], end[1::2, 2] = -1e6, X[:, 2].min()
+    expected = made.predict_proba(end)
+    np.testing.assert_allclose(made.predict_proba(far), expected, atol=1e-5)
+    few = np.vstack([made.predict_proba(far[k : k + 1]) for k in range(9)])
+    np.testing.assert_allclose(few, expected[:9], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, KNeighborsClassifier])
+def test_a_student_of_others_goes_on_beyond_the_rows(kind):
+    made = lb.compress(kind().fit(X, Y), X, (6,), **FEW)
+    assert made.student.encoder.low.isinf().all()
+
+
+def test_a_teacher_that_refuses_numbers_beyond_the_rows_has_a_student(forest):
+    def bounded(rows):
+        if (np.abs(rows[:, :3]) > np.abs(X[:, :3]).max() + 1e-6).any():
+            raise ValueError("out of range")
+        return forest.predict_proba(rows)
+
+    made = lb.compress(bounded, X, (6,), **FEW)
+    assert made.student.encoder.low.isinf().all()
+
+
+def test_gaps_and_dates_of_a_table_are_no_hindrance():
+    import pandas as pd
+
+    frame = pd.DataFrame(X[:, :3], columns=["a", "b", "c"])
+    frame["day"] = pd.date_range("2262-04-01", periods=len(X), freq="h")  # near the last one
+    frame.loc[::5, "b"] = np.nan
+
+    def steps(rows):
+        return (rows["b"].fillna(0.3) > 0.3) + (rows["a"] > 0.5) * 2.0
+
+    made = lb.compress(steps, frame, (6,), **FEW, task="regression")
+    assert made.predict(frame).shape == (len(X),)
+    made = lb.compress(steps, frame[["a", "b", "c"]], (6,), **FEW, task="regression")
+    assert made.student.encoder.high.isfinite().all()

@@ -79,10 +79,11 @@ def test_nets_and_trees_give_what_torch_gives(tmp_path, name):
 
 
 @needs_compiler
-def test_sums_between_knots_are_those_of_all_features(tmp_path):
+@pytest.mark.parametrize("clip", [False, True])
+def test_sums_between_knots_are_those_of_all_features(tmp_path, clip):
     knots = [[-1.0, 0.0, 0.5, 2.0], [], [3.0, 4.0, 7.0]]
     numbers = [("0", None, 0.2, 1.5, 0.0), ("2", None, -1.0, 2.0, 0.0), ("3", None, 5.0, 3.0, 0.0)]
-    encoder = TableEncoder(numbers, [], knots=knots, columns=4)
+    encoder = TableEncoder(numbers, [], knots=knots, columns=4, clip=clip)
     student = lb.Preprocessed(
         lb.MLP(encoder.width, 6, 3, generator=seeded()), encoder=encoder
     ).eval()

@@ -145,6 +145,16 @@ def test_between_knots_a_feature_goes_from_0_to_1():
     torch.testing.assert_close(again(x), encoder(x))
 
 
+def test_clipped_numbers_end_at_their_knots():
+    numbers = [("a", None, 0.0, 2.0, 0.0), ("b", None, 1.0, 1.0, 0.0)]
+    encoder = TableEncoder(numbers, [], knots=[[-2.0, 1.0, 4.0], []], clip=True)
+    x = {"a": torch.tensor([-9.0, 3.0, 9.0]), "b": torch.tensor([-9.0, 3.0, 9.0])}
+    expected = torch.tensor([[-1.0, -10.0], [1.5, 2.0], [2.0, 8.0]])
+    torch.testing.assert_close(encoder(x)[:, :2], expected)
+    again = TableEncoder.from_spec(json.loads(json.dumps(encoder.spec())))
+    torch.testing.assert_close(again(x), encoder(x))
+
+
 def test_knots_must_ascend():
     with refused("knots", "not ascending"):
         TableEncoder([("a", None, 0.0, 1.0, 0.0)], [], knots=[[0.0, 2.0, 1.0]])

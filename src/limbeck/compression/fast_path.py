@@ -124,10 +124,11 @@ def _encoded_rows(
         return None
     layers: Any = encoder.embeddings
     weights: list[Tensor] = [layer.weight.detach() for layer in layers]
-    tensors = [encoder.mean, encoder.scale, encoder.lower, encoder.distance]
+    names = ("mean", "scale", "low", "high", "lower", "distance")
+    tensors = [getattr(encoder, name) for name in names]
     if not all(map(_plain, (*tensors, *weights))):
         return None
-    mean, scale, lower, distance = (t.numpy() for t in tensors)  # the same memory
+    mean, scale, low, high, lower, distance = (t.numpy() for t in tensors)  # the same memory
     order = np.array([numbers.index(number.key) for number in encoder.numbers], int)
     masked, between = order[: len(encoder.masks)], order[encoder.source.numpy()]
     indicated, slots = indicators(encoder, codes)
@@ -138,7 +139,7 @@ def _encoded_rows(
         if (rows := read(X)) is None:
             return None
         x = rows.numbers.astype(np.float32, copy=False)
-        parts = [(x[:, order] - mean) / scale]
+        parts = [np.clip((x[:, order] - mean) / scale, low, high)]
         if len(between):
             parts.append(np.clip((x[:, between] - lower) / distance, 0, 1))
         parts += [rows.missing[:, masked], rows.codes[:, indicated] == slots]

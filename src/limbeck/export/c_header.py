@@ -129,8 +129,7 @@ class _Header:
         self.lines: list[str] = []
         *given, (_, self.real) = c_arguments(model).items()
         self.given, self.f = dict(given), "f" if self.real == "float" else ""
-        features, net = self.parts.features, not isinstance(self.parts.network, Trees)
-        self.knots = int(np.isfinite(features.high).sum()) if net and features is not None else 0
+        self.knots = 0 if isinstance(self.parts.network, Trees) else self.parts.knots
         inputs = (f"const {kind} *{name}" for name, kind in given)
         self.signature = ", ".join([*inputs, f"{self.real} *y"])
 

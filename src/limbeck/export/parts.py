@@ -53,6 +53,7 @@ class Parts:
     network: MLP | Trees
     encoder: TableEncoder | None
     features: NumberFeatures | None  # of an encoder's numbers, or of an array's; None: as they are
+    knots: int  # how many of them, the last ones, are between knots
     origin: Array | None  # subtracted from an array in float64
     out_scale: Array
     out_shift: Array
@@ -146,9 +147,9 @@ def parts_of(module: nn.Module) -> Parts | None:
     trees = type(network) is Trees
     if not known or (shift is not None and (encoder is not None or trees)):
         return None
-    features = None
+    features, knots = None, 0
     if encoder is not None:
-        features = number_features(encoder)
+        features, knots = number_features(encoder), len(encoder.source)
         if encoder.columns:  # of an array: its features are all that there is
             place, encoder = encoder.place.numpy(force=True), None
             features = features._replace(which=place[features.which])
@@ -159,15 +160,16 @@ def parts_of(module: nn.Module) -> Parts | None:
     out_scale = np.ones(1) if out_scale is None else out_scale
     out_shift = np.zeros(1) if out_shift is None else out_shift
     form: Any = (module.task, module.form) if type(module) is Answering else (None, "")
-    return Parts(network, encoder, features, origin, out_scale, out_shift, *form)
+    return Parts(network, encoder, features, knots, origin, out_scale, out_shift, *form)
 
 
 def number_features(encoder: TableEncoder) -> NumberFeatures:
     r"""The features of an encoder's numbers: standardised, and between knots."""
-    free, between = torch.full_like(encoder.mean, torch.inf), torch.ones_like(encoder.lower)
+    order = torch.arange(len(encoder.mean), device=encoder.mean.device)
+    between = torch.ones_like(encoder.lower)
     parts = (
-        (torch.arange(len(free)).to(free.device), encoder.source), (encoder.mean, encoder.lower),
-        (encoder.scale, encoder.distance), (-free, 0 * between), (free, between),
+        (order, encoder.source), (encoder.mean, encoder.lower), (encoder.scale, encoder.distance),
+        (encoder.low, 0 * between), (encoder.high, between),
     )  # fmt: skip
     return NumberFeatures(*(torch.cat(pair).numpy(force=True) for pair in parts))
 

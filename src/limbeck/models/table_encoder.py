@@ -42,10 +42,11 @@ class TableEncoder(Specified):
     In this order: standardised numbers (those with masks first), numbers between knots, indicators
     of missing numbers, indicators of categories and of missing ones, embeddings. Between the knots
     a and b a number x has the feature (x − a) / (b − a), at least 0 and at most 1, so that a layer
-    can be any piecewise linear function of x. An unknown category has no indicator, or an embedding
-    that starts at zero. `numbers` has the fields of `Numeric`, `categories` those of `Coded`;
-    `embed` is as of `Table.encoder`; `knots` has those of each number, ascending. With `columns`
-    the inputs are an array (n, columns), and keys are numbers of columns, without gaps and codes.
+    can be any piecewise linear function of x. With `clip` a number beyond its knots counts as the
+    last of them. An unknown category has no indicator, or an embedding that starts at zero.
+    `numbers` has the fields of `Numeric`, `categories` those of `Coded`; `embed` is as of
+    `Table.encoder`; `knots` has those of each number, ascending. With `columns` the inputs are an
+    array (n, columns), and keys are numbers of columns, without gaps and codes.
 
     >>> encoder = TableEncoder([("age", None, 40.0, 10.0, 39.0)], [("town", 2, False)])
     >>> encoder({"age": torch.tensor([30.0]), "town": torch.tensor([1])})
@@ -55,14 +56,15 @@ class TableEncoder(Specified):
     fields: ClassVar[Mapping[str, Any]] = {
         "numbers": list[tuple[str, str | None, float, float, float]],
         "categories": list[tuple[str, int, bool]], "embed": str | int,
-        "knots": list[list[float]], "columns": int,
+        "knots": list[list[float]], "columns": int, "clip": bool,
     }  # fmt: skip
-    optional: ClassVar[Sequence[str]] = ("knots", "columns")
+    optional: ClassVar[Sequence[str]] = ("knots", "columns", "clip")
 
     def __init__(
         self, numbers: Sequence[tuple[str, str | None, float, float, float]],
         categories: Sequence[tuple[str, int, bool]], embed: str | int = "auto", *,
-        knots: Sequence[Sequence[float]] = (), columns: int = 0, generator: Generator = None,
+        knots: Sequence[Sequence[float]] = (), columns: int = 0, clip: bool = False,
+        generator: Generator = None,
     ) -> None:  # fmt: skip
         super().__init__()
         bends = knots or [()] * len(numbers)
@@ -84,6 +86,7 @@ class TableEncoder(Specified):
         self.masks = [n.mask for n in self.numbers if n.mask is not None]
         parts = ([float(getattr(n, part)) for n in self.numbers] for part in Numeric._fields[2:])
         self.mean, self.scale, self.fill = (nn.Buffer(torch.tensor(part)) for part in parts)
+        self.set_clip(clip)
 
         def fixed(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
             return nn.Buffer(torch.tensor(values, dtype=dtype), persistent=False)
@@ -114,6 +117,14 @@ class TableEncoder(Specified):
         features = len(self.numbers) + len(between) + len(self.masks) + len(slots)
         self.width = features + sum(size for _, size in embedded)
 
+    def set_clip(self, clip: bool) -> None:
+        r"""From now on, let a number beyond its knots count as the last of them, or as it is."""
+        self.clip = clip
+        pairs = [(k[0], k[-1]) if clip and k else (-torch.inf, torch.inf) for k in self.knots]
+        ends = torch.tensor(pairs, device=self.mean.device).reshape(-1, 2)
+        scaled = (ends.T - self.mean) / self.scale
+        self.low, self.high = (nn.Buffer(end, persistent=False) for end in scaled)
+
     @staticmethod
     def _least_size(fields: Mapping[str, Any]) -> int:
         embed, sizes = fields["embed"], [size for _, size, _ in fields["categories"]]
@@ -132,7 +143,7 @@ class TableEncoder(Specified):
                 missing = _stack(x, self.masks)  # (n, masks)
                 filled = torch.where(missing, self.fill[:count], values[:, :count])
                 values = torch.cat([filled, values[:, count:]], 1)
-            parts.append((values - self.mean) / self.scale)
+            parts.append(((values - self.mean) / self.scale).clamp(self.low, self.high))
             if len(self.source):
                 places = values.index_select(1, self.source)
                 parts.append(((places - self.lower) / self.distance).clamp(0, 1))
