@@ -18,6 +18,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,28 @@ from limbeck.posteriors.coordinates import Coordinates
 from limbeck.posteriors.draws import Structure
 
 DRAWS = 2000
+LogDensity = Callable[[torch.Tensor], torch.Tensor]
 OUT = ROOT / "benchmarks" / "results" / "evidence-cpu.jsonl"
 
 
-def rivals(problem: Problem, draws: Any, seed: int) -> dict[str, float]:
-    r"""log Z by a bridge with one Gaussian, and by importance sampling with a Student t."""
+def unconstrained(problem: Problem, draws: Any) -> tuple[torch.Tensor, LogDensity]:
+    r"""Draws as rows of real numbers, and the log density of such rows, its volume included."""
     named = isinstance(draws, dict)
     structure = Structure.of(draws) if named else Structure(("",), ((draws.shape[1],),))
     coordinates = Coordinates(structure, problem.support)
-    u = coordinates.unconstrained(structure.flatten(draws))
-    u = u[torch.randperm(len(u), generator=torch.Generator().manual_seed(seed))]
 
     def log_p(rows: torch.Tensor) -> torch.Tensor:
         x, volume = coordinates.constrained(rows)
         log = problem.log_density(structure.unflatten(x)) + volume
         return log.nan_to_num(-math.inf, -math.inf, -math.inf)
 
+    return coordinates.unconstrained(structure.flatten(draws)), log_p
+
+
+def rivals(problem: Problem, draws: Any, seed: int) -> dict[str, float]:
+    r"""log Z by a bridge with one Gaussian, and by importance sampling with a Student t."""
+    u, log_p = unconstrained(problem, draws)
+    u = u[torch.randperm(len(u), generator=torch.Generator().manual_seed(seed))]
     g, half = torch.Generator().manual_seed(seed), len(u) // 2
     gaussian, t = StudentT(u[:half], math.inf), StudentT(u, 5.0)
     x, rows = gaussian.sample(half, g), u[half:]

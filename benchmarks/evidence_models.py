@@ -20,6 +20,9 @@ from torch.distributions import HalfCauchy, HalfNormal, MultivariateNormal, Norm
 
 torch.set_default_dtype(torch.float64)
 
+# Effects of coaching in eight schools, and their standard errors.
+SCHOOLS = torch.tensor([[28.0, 8, -3, 7, -1, 1, 18, 12], [15.0, 10, 16, 11, 9, 11, 10, 18]])
+
 
 @dataclass
 class Problem:
@@ -279,9 +282,7 @@ def banana(d: int = 4) -> Problem:
 
 
 def eight_schools() -> Problem:
-    y = torch.tensor([28.0, 8, -3, 7, -1, 1, 18, 12])
-    s = torch.tensor([15.0, 10, 16, 11, 9, 11, 10, 18])
-    return groups("eight schools", y, s, 5.0, HalfCauchy(5.0).log_prob)
+    return groups("eight schools", *SCHOOLS, 5.0, HalfCauchy(5.0).log_prob)
 
 
 def random_intercepts() -> Problem:
