@@ -11,10 +11,11 @@ from typing import Any
 
 from page_lines import lines
 
-__all__ = ["condense_table", "evidence_table"]
+__all__ = ["condense_table", "evidence_rivals_table", "evidence_table"]
 
 RIVALS = ("random", "kernel thinning", "Stein thinning")
 LARGE = 0.01  # nats above which the verdict is to doubt a student
+FROM_DRAWS = ("harmonic", "morphZ")
 STATES = ("trustworthy", "unchecked", "doubtful")
 
 
@@ -45,6 +46,55 @@ def _evidence_row(name: str, runs: list[dict[str, Any]]) -> list[str]:
         *(f"{(sum(e**2 for e in each) / len(each)) ** 0.5:.4f}" for each in errors),
         f"{sum(run['seconds'] for run in runs) / len(runs):.1f}",
     ]  # fmt: skip
+
+
+def evidence_rivals_table(path: Path) -> str:
+    r"""Other libraries from the same draws, then nested sampling beside limbeck's own chains."""
+    runs = [json.loads(line)["result"] for line in path.read_text().splitlines()]
+    own = path.with_name(path.name.replace("evidence_rivals", "evidence"))
+    beside = [json.loads(line)["result"] for line in own.read_text().splitlines()]
+    drawn = [run for run in runs if run["method"] in FROM_DRAWS]
+    shared = {(run["posterior"], run["repeat"]) for run in drawn}
+    drawn += [
+        run | {"method": "limbeck"}
+        for run in beside
+        if (run["posterior"], run["repeat"]) in shared and run["state"] != "refused"
+    ]
+    methods, rows, lowest = ("limbeck", *FROM_DRAWS), list[list[str]](), list[str]()
+    for name in dict.fromkeys(run["posterior"] for run in drawn):
+        each = [[r for r in drawn if (r["posterior"], r["method"]) == (name, m)] for m in methods]
+        lowest.append(min(zip(map(_rms, each), methods, strict=True))[1])
+        rows.append([
+            name, *(f"{_rms(part):.4f}" for part in each), *map(_covered, each),
+            *(f"{statistics.median(run['seconds'] for run in part):.1f}" for part in each),
+        ])  # fmt: skip
+    every = [[run for run in drawn if run["method"] == method] for method in methods]
+    totals = ["*all*", *(f"{_rms(part):.4f}" for part in every), *map(_covered, every), "", "", ""]
+    heads = [f"{what}{method}" for what in ("rms error, ", "covers, ", "s, ") for method in methods]
+    table = lines(("posterior", *heads), [totals, *rows])
+    nested = [run for run in runs if run["method"] not in FROM_DRAWS]
+    rows = []
+    for name, method in sorted({(run["posterior"], run["method"]) for run in nested}):
+        part = [run for run in nested if (run["posterior"], run["method"]) == (name, method)]
+        trusted = sum(run.get("state") == "trustworthy" for run in part)
+        rows.append([
+            name, method, f"{_rms(part):.4f}", f"{max(run['std_error'] for run in part):.4f}",
+            _covered(part), str(trusted) if method == "limbeck" else "",
+            f"{statistics.mean(run['evaluations'] for run in part):,.0f}",
+            f"{statistics.mean(run['seconds'] for run in part):.1f}",
+        ])  # fmt: skip
+    heads = ["posterior", "method", "rms error", "largest s.e.", "covers", "trusted"]
+    counts = ", ".join(f"{method}'s on {n}" for method, n in Counter(lowest).most_common())
+    text = f"Of {len(lowest)} posteriors, the lowest rms error is {counts}. Sampling included:"
+    return "\n".join([*table, "", text, "", *lines((*heads, "evaluations", "seconds"), rows)])
+
+
+def _rms(runs: list[dict[str, Any]]) -> float:
+    return math.sqrt(statistics.mean(run["error"] ** 2 for run in runs))
+
+
+def _covered(runs: list[dict[str, Any]]) -> str:
+    return f"{sum(run['covers'] for run in runs)} of {len(runs)}"
 
 
 def condense_table(path: Path) -> str:
