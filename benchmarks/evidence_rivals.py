@@ -41,7 +41,7 @@ import limbeck as lb
 
 OUT = ROOT / "benchmarks" / "results" / "evidence_rivals-cpu.jsonl"
 GROUPS = (2, 3)  # morphZ's orders of groups
-EPOCHS = 50  # harmonic's; its loss no longer falls
+EPOCHS = 50  # harmonic's; 100 change nothing on the banana
 
 
 class Counted:
