@@ -151,9 +151,9 @@ EVIDENCE_RIVALS = """\
 draws; *morphZ* 0.4 has 5,000 samples and groups of two and of three parameters, of which the
 estimate with the smaller error by its own account counts. harmonic evaluates the density at the
 draws alone; morphZ calls it for one point at a time. Seconds are medians of CPU seconds, without
-the 5 to 15 that harmonic compiles in the first repeat. Five times its epochs, at three times the seconds,
-took two of its errors on the shells of d = 2 from 0.44 to 0.15 and 0.30. Between two rms errors of
-five repeats, a factor below 2.2 may be chance.
+the 5 to 15 that harmonic compiles in the first repeat. Five times its epochs, at three times the
+seconds, took two of its errors on the shells of d = 2 from 0.44 to 0.15 and 0.30. Between two rms
+errors of five repeats, a factor below 2.2 may be chance.
 
 In the second table all methods sample by themselves: *dynesty* 3.1 by random walks with 500 live
 points, *nautilus* 1.0 with 1,000, from the posterior's prior or a wide box with the same
