@@ -230,6 +230,7 @@ class Densities:
         self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
         self.seed = seed
         self.deadline = math.inf  # on the monotonic clock; checks that would take longer are left
+        self.uses_all_time = False  # until the deadline, whatever the error is by then
         self.search_seconds = 0.0  # of a search for modes
         self.boxes = list[Any]()  # around peaks that climbs led to before the estimate
         self.device, self.dtype = place_of(target)
@@ -368,6 +369,16 @@ def centre_and_spread(rows: Tensor) -> tuple[Tensor, Tensor]:
     spread = apart.median(0).values
     spread = torch.where(spread > 0, spread, apart.amax(0))
     return centre, torch.where(spread > 0, spread, 1.0)
+
+
+def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The mean of rows (n, size), and a factor of their covariance, shrunk where rows are few."""
+    n, size = rows.shape
+    covariance = torch.cov(rows.double().T).reshape(size, size)
+    shrink = min(1.0, size / n)  # towards independent coordinates
+    diagonal = covariance.diagonal().clamp_min(1e-12)
+    covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
+    return rows.mean(0), torch.linalg.cholesky(covariance).to(rows)
 
 
 def _far_points(

@@ -278,6 +278,8 @@ class ModeSearch:
             starts = [constant, random, some, *self._images(some)]
             if self.given is not None:
                 starts.append(chosen_rows(self.given.to(draws), 16, self.generator))
+            if self.rbm is not None:
+                starts.append(self._of_hidden_units(self.rbm, some))
             x = torch.cat(starts)
             for _ in range(20 if self.rbm is None else 1):
                 before, (value, x) = x, tops(self.rbm or self, x, 20 if self.rbm else 1)
@@ -305,6 +307,18 @@ class ModeSearch:
             best = x[self.log_unnormalized(x).topk(min(16, len(x))).indices]
         return best
 
+    def _of_hidden_units(self, rbm: RBM, some: Tensor) -> Tensor:
+        r"""The likeliest events given hidden units: one, all, random, and not the draws'."""
+        W, a, b = (p.detach() for p in (rbm.W, rbm.a, rbm.b))
+        single, shape = torch.eye(len(b)).to(W), (MAX_CALLS // 2, len(b))
+        h = torch.randint(2, shape, generator=self.generator, device=W.device).to(W)
+        h = torch.cat([single, 1 - single, 0 * h[:1], 0 * h[:1] + 1, h, (some @ W + b <= 0).to(W)])
+        h = h.unique(dim=0)
+        if len(h) > 32:
+            log = h @ b + softplus(a + h @ W.T).sum(1)
+            h = torch.cat([h[log.topk(16).indices], chosen_rows(h, 16, self.generator)])
+        return (a + h @ W.T > 0).to(some)
+
     def _images(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Events (n, *shape) with all values reversed, and with other values in cyclic order.
 
@@ -331,7 +345,8 @@ class ModeSearch:
         elsewhere = move(elsewhere, 1, self.generator)  # the first one may look for couplings
         began = time.monotonic()
         elsewhere = move(elsewhere, 1, self.generator)
-        took = LOCAL_SWEEPS * max(time.monotonic() - began, 1e-9)
+        rounds = min(support.size // LOCAL_CHAINS, 4)  # more draws where there are more sites
+        took = (LOCAL_SWEEPS + 3 * rounds) * max(time.monotonic() - began, 1e-9)
         affordable = self.densities.time_left() / took - 1
         if affordable < len(events):
             self.hurried = True
@@ -341,7 +356,12 @@ class ModeSearch:
             names, log_p = [names[k] for k in likely], [log_p[k] for k in likely]
             events = events[likely]
         x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-        chains = self._codes(move(x, LOCAL_SWEEPS, self.generator)).split(LOCAL_CHAINS)
+        x = move(x, LOCAL_SWEEPS, self.generator)
+        draws = [self._codes(x)]
+        for _ in range(rounds):
+            x = move(x, 3, self.generator)
+            draws.append(self._codes(x))
+        chains = torch.stack(draws, 1).flatten(0, 1).split(LOCAL_CHAINS * len(draws))
         names = [f"{name} and the events around it" for name in names]
         names.append("the events that chains from random starts reach")
         centres = self._codes(events)

@@ -11,12 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows
+from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows, moments
 from limbeck.samplers.chains import start_events
 from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
+BLOCKS, MAX_NUMBERS = 32, 2**24  # of so many events, and their variables
+QUICK = 0.04  # seconds of a first one that more follow
+OWN_EVENTS = 1024  # starts of the target's own
+SHELLS = 32  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
 INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
@@ -127,6 +131,7 @@ class RealSearch:
         self.generator = densities.generator("modes")
         self.draws = draws.flatten(1).double()
         self.centre, self.spread = centre_and_spread(self.draws)
+        self.factor = moments(self.draws)[1]
         self.sets = list[Box]()
 
     def log_p(self, rows: Tensor) -> Tensor:
@@ -141,35 +146,81 @@ class RealSearch:
         return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
 
     def starts(self, count: int) -> Tensor:
-        r"""Draws, events far out, constant events, the target's own starts, data and known peaks.
+        r"""Draws, events far out and on lines, the target's own starts, data and known peaks.
 
-        In few dimensions, events far out, so many, hit what nothing leads to. Of them and of
-        constant ones, climbs start from the highest, and from those that a normal distribution
-        expects least.
+        In few dimensions, events far out, so many, hit what nothing leads to. Of them, climbs
+        start from the highest, and from those whose log p̃ is above that of others as far out.
         """
         some = chosen_rows(self.draws, 16, self.generator)
-        own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
+        own = start_events(self.densities, "target", OWN_EVENTS, self.generator)
+        own = own.flatten(1).double()
         known = [box.centre for box in self.densities.boxes]
-        parts = [some, 0 * some[:1], own, *known]
+        parts = [some, 0 * some[:1], own[:8], *known, *self._on_lines()]
         if self.given is not None:
             parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
-        place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
-        size = some.shape[1]
-        far = 2 ** (10 * torch.rand(count, 1, **place))
-        wide = self.centre + far * self.spread * torch.randn(count, size, **place)
-        most = 2 * float(self.draws.abs().max())
-        constant = torch.linspace(-most, most, 65, device=some.device, dtype=some.dtype)
-        wide = torch.cat([wide, constant[:, None].expand(-1, size)])
+        wide, log = self._wide(count, own)
         low, high = self.draws.aminmax(dim=0)
-        wide = wide[((wide < low) | (wide > high)).any(1)]
-        log = self.log_p(wide)
-        wide, log = wide[log > -math.inf], log[log > -math.inf]
-        if len(wide):  # any of them too, since a density may be flat between gaps
-            expected = -((wide - self.centre) / (1.5 * self.spread)).square().sum(1) / 2
-            parts += [wide[high.topk(min(16, len(log))).indices] for high in (log, log - expected)]
-            parts.append(chosen_rows(wide, 16, self.generator))
+        if len(outside := ((wide < low) | (wide > high)).any(1).nonzero()[:, 0]):
+            highest = log[outside].topk(min(16, len(outside))).indices
+            # any of them too, since a density may be flat between gaps
+            some_of_them = chosen_rows(outside, 16, self.generator)
+            parts.append(wide[torch.cat([outside[highest], some_of_them])])
+        parts.append(wide[self._outliers(wide, log)])
         starts = torch.cat([*parts, *self.images(some[:4])])
         return starts[self.log_p(starts) > -math.inf]
+
+    def _wide(self, count: int, own: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Events (n, size) around the draws' centre and log p̃ > −∞ there; more if it is cheap."""
+        like, size = self.centre, len(self.centre)
+        place: Any = {"generator": self.generator, "device": like.device, "dtype": like.dtype}
+        blocks, logs = [own], [self.log_p(own)]
+        began, patient = time.monotonic(), self.densities.uses_all_time
+        limit = 0.1 * (self.end - began) if patient else math.inf
+        for k in range(max(1, MAX_NUMBERS // (1 if patient else 4) // size // FAR_EVENTS)):
+            normal = torch.randn(count, size, **place)
+            spread = self.spread * normal if k == 0 else normal @ self.factor.T
+            octaves = 10 * torch.rand(count, 1, **place)
+            blocks.append(self.centre + 2 ** (octaves if k == 0 else octaves / 2 - 1) * spread)
+            logs.append(self.log_p(blocks[-1]))
+            passed = time.monotonic() - began
+            if count < FAR_EVENTS or passed > (limit if k or patient else QUICK) or k == BLOCKS:
+                break
+        rows, log = torch.cat(blocks), torch.cat(logs)
+        return rows[log > -math.inf], log[log > -math.inf]
+
+    def _outliers(self, rows: Tensor, log: Tensor) -> Tensor:
+        r"""Indices of the rows (n, size) that are furthest above a line through log p̃ (n,).
+
+        The line is fitted to those of nearly the same distance, in standard deviations of draws.
+        """
+        whitened = torch.linalg.solve_triangular(self.factor, (rows - self.centre).T, upper=False)
+        radius, order = whitened.norm(dim=0).sort()
+        if not (each := len(rows) // SHELLS):
+            return order
+        order = order[: SHELLS * each].view(SHELLS, each)
+        radius, log = radius[: SHELLS * each].view(SHELLS, each), log[order]
+        radius, log = (part - part.mean(1, keepdim=True) for part in (radius, log))
+        slope = (radius * log).sum(1, keepdim=True) / radius.square().sum(1, keepdim=True)
+        return order.gather(1, (log - slope * radius).argmax(1, keepdim=True))[:, 0]
+
+    def _on_lines(self) -> list[Tensor]:
+        r"""The highest peaks on lines along coordinates and on that of constant events."""
+        most = 2 * float(self.draws.abs().max())
+        steps = torch.cat([self.spread.diag(), torch.full_like(self.centre, most / 16)[None]])
+        through = self.centre.expand_as(steps).clone()
+        through[-1] = 0
+        places = torch.linspace(-32, 32, 257, device=steps.device, dtype=steps.dtype)[:, None]
+        rows = through[:, None] + places * steps[:, None]
+        log = self.log_p(rows.flatten(0, 1)).view(len(steps), -1)
+        around = torch.nn.functional.pad(log, (1, 1), value=-math.inf)
+        peak = (log > around[:, :-2]) & (log >= around[:, 2:])
+        values, top = torch.where(peak, log, -math.inf).topk(2, dim=1)
+        lines = torch.arange(len(steps), device=steps.device)
+        parts = list[Tensor]()
+        for rank in (0, 1):
+            of = values[:, rank].topk(min(16, len(steps))).indices
+            parts.append(rows[lines, top[:, rank]][of])
+        return parts
 
     def images(self, rows: Tensor) -> list[Tensor]:
         r"""Mirror images of rows (n, size), and with coordinates in other orders."""
@@ -205,9 +256,11 @@ class RealSearch:
         for k in range(size):
             for side, sign in enumerate((-1, 1)):
                 other = peaks[:, None] + sign * scales[:, None] * axes[:, None, :, k]
-                low = self.log_p(other.flatten(0, 1)).view(n, -1) < value[:, None] - DROP
+                fall = value[:, None] - self.log_p(other.flatten(0, 1)).view(n, -1)
+                low = fall > DROP
                 first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
-                widths[:, side, k] = scales[first]
+                fall = fall.gather(1, first[:, None])[:, 0]  # as if it were quadratic
+                widths[:, side, k] = scales[first] * (DROP / fall).clamp(0.25, 1).sqrt()
         return widths
 
     def axes(self, peak: Tensor, value: Tensor, widths: Tensor) -> Tensor | None:
@@ -290,13 +343,13 @@ class RealSearch:
         return regions, len(regions)
 
     def _is_singular(self, boxes: list[Box]) -> bool:
-        r"""Whether r^d p̃ hardly falls from the samples' spread to a millionth of it, at a peak."""
+        r"""Whether r^d p̃ hardly falls from a thousandth to a millionth of the spread, at a peak."""
         size = len(self.centre)
         rays = torch.randn(32, size, generator=self.generator, device=self.centre.device).double()
         rays = torch.nn.functional.normalize(rays) * self.spread
         for box in boxes:
-            far, near = (self.log_p(box.peak + r * rays) for r in (1.0, 1e-6))
-            fall = (far - near + size * math.log(1e6))[(far > -math.inf) & (near > -math.inf)]
-            if len(fall) and float(fall.median()) < 3.0:
+            far, near = (self.log_p(box.peak + r * rays) for r in (1e-3, 1e-6))
+            fall = (far - near + size * math.log(1e3))[(far > -math.inf) & (near > -math.inf)]
+            if len(fall) and float(fall.median()) < 1.5:
                 return True
         return False
