@@ -359,7 +359,7 @@ class GaussianPath(LinearPath):
         for box, region in zip(search.sets, regions, strict=False):
             share, visited = math.exp(region.log_mass - total), float(region.inside.double().mean())
             fitted = float(box.contains(fitted_rows).double().mean()) > 0.1 * visited
-            if share > 1e-3 and region.error < 0.5 and not (fitted and visited > 0.1 * share):
+            if share > 5e-3 and region.error < 0.5 and not (fitted and visited > 0.1 * share):
                 boxes.append(box)
                 shares.append(share)
         densities.boxes = search.sets

@@ -17,10 +17,9 @@ from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
-BLOCKS, MAX_NUMBERS = 32, 2**24  # of so many events, and their variables
+MAX_NUMBERS = 2**20, 2**24  # variables of them, and where all of the time is to be used
 QUICK = 0.04  # seconds of a first one that more follow
-OWN_EVENTS = 1024  # starts of the target's own
-SHELLS = 32  # of distances that events are compared in
+SHELLS = 16  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
 INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
@@ -148,79 +147,68 @@ class RealSearch:
     def starts(self, count: int) -> Tensor:
         r"""Draws, events far out and on lines, the target's own starts, data and known peaks.
 
-        In few dimensions, events far out, so many, hit what nothing leads to. Of them, climbs
-        start from the highest, and from those whose log p̃ is above that of others as far out.
+        In few dimensions, events far out, so many, hit what nothing leads to. Climbs start from
+        those whose log p̃ is above that of others as far out, and from any.
         """
         some = chosen_rows(self.draws, 16, self.generator)
-        own = start_events(self.densities, "target", OWN_EVENTS, self.generator)
-        own = own.flatten(1).double()
         known = [box.centre for box in self.densities.boxes]
-        parts = [some, 0 * some[:1], own[:8], *known, *self._on_lines()]
+        parts = [some, 0 * some[:1], *known, self._on_lines(), *self.images(some[:4])]
         if self.given is not None:
             parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
+        own = start_events(self.densities, "target", 1024, self.generator).flatten(1).double()
         wide, log = self._wide(count, own)
-        low, high = self.draws.aminmax(dim=0)
-        if len(outside := ((wide < low) | (wide > high)).any(1).nonzero()[:, 0]):
-            highest = log[outside].topk(min(16, len(outside))).indices
-            # any of them too, since a density may be flat between gaps
-            some_of_them = chosen_rows(outside, 16, self.generator)
-            parts.append(wide[torch.cat([outside[highest], some_of_them])])
-        parts.append(wide[self._outliers(wide, log)])
-        starts = torch.cat([*parts, *self.images(some[:4])])
+        far = wide[((wide - self.centre).abs() > 2 * self.spread).any(1)]
+        parts += [own[:8], wide[self._outliers(wide, log)]]
+        parts += [chosen_rows(far, 16, self.generator)] if len(far) else []
+        starts = torch.cat(parts)
         return starts[self.log_p(starts) > -math.inf]
 
     def _wide(self, count: int, own: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Events (n, size) around the draws' centre and log p̃ > −∞ there; more if it is cheap."""
-        like, size = self.centre, len(self.centre)
-        place: Any = {"generator": self.generator, "device": like.device, "dtype": like.dtype}
-        blocks, logs = [own], [self.log_p(own)]
-        began, patient = time.monotonic(), self.densities.uses_all_time
-        limit = 0.1 * (self.end - began) if patient else math.inf
-        for k in range(max(1, MAX_NUMBERS // (1 if patient else 4) // size // FAR_EVENTS)):
-            normal = torch.randn(count, size, **place)
-            spread = self.spread * normal if k == 0 else normal @ self.factor.T
-            octaves = 10 * torch.rand(count, 1, **place)
-            blocks.append(self.centre + 2 ** (octaves if k == 0 else octaves / 2 - 1) * spread)
-            logs.append(self.log_p(blocks[-1]))
-            passed = time.monotonic() - began
-            if count < FAR_EVENTS or passed > (limit if k or patient else QUICK) or k == BLOCKS:
+        r"""Rows (n, size): `own`, and around the draws' centre; with log p̃ > −∞ there."""
+        size, patient = own.shape[1], self.densities.uses_all_time
+        place: Any = {"generator": self.generator, "device": own.device, "dtype": own.dtype}
+        began, rows, logs = time.monotonic(), [own], [self.log_p(own)]
+        limit = 0.1 * (self.end - began) if patient else QUICK
+        for block in range(max(2, MAX_NUMBERS[patient] // size // FAR_EVENTS)):
+            normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
+            if block:
+                away = 2 ** (5 * u - 1) * normal @ self.factor.T
+            else:
+                away = 2 ** (10 * u) * normal * self.spread
+            rows.append(self.centre + away)
+            logs.append(self.log_p(rows[-1]))
+            if (patient or not block) and time.monotonic() - began > limit:
                 break
-        rows, log = torch.cat(blocks), torch.cat(logs)
-        return rows[log > -math.inf], log[log > -math.inf]
+        x, log = torch.cat(rows), torch.cat(logs)
+        return x[log > -math.inf], log[log > -math.inf]
 
     def _outliers(self, rows: Tensor, log: Tensor) -> Tensor:
-        r"""Indices of the rows (n, size) that are furthest above a line through log p̃ (n,).
+        r"""Indices of rows (n, size) that are furthest above a line through log p̃ (n,).
 
-        The line is fitted to those of nearly the same distance, in standard deviations of draws.
+        Lines are fitted to rows at nearly the same distance, in standard deviations of the draws.
         """
         whitened = torch.linalg.solve_triangular(self.factor, (rows - self.centre).T, upper=False)
         radius, order = whitened.norm(dim=0).sort()
-        if not (each := len(rows) // SHELLS):
-            return order
-        order = order[: SHELLS * each].view(SHELLS, each)
-        radius, log = radius[: SHELLS * each].view(SHELLS, each), log[order]
+        order = order[: len(order) // SHELLS * SHELLS].view(SHELLS, -1)
+        radius, log = radius[: order.numel()].view_as(order), log[order]
         radius, log = (part - part.mean(1, keepdim=True) for part in (radius, log))
         slope = (radius * log).sum(1, keepdim=True) / radius.square().sum(1, keepdim=True)
-        return order.gather(1, (log - slope * radius).argmax(1, keepdim=True))[:, 0]
+        top = (log - slope * radius).topk(min(2, order.shape[1]), dim=1).indices
+        return order.gather(1, top).flatten()
 
-    def _on_lines(self) -> list[Tensor]:
-        r"""The highest peaks on lines along coordinates and on that of constant events."""
+    def _on_lines(self) -> Tensor:
+        r"""The highest two peaks on some lines along coordinates, and on that of constants."""
         most = 2 * float(self.draws.abs().max())
         steps = torch.cat([self.spread.diag(), torch.full_like(self.centre, most / 16)[None]])
-        through = self.centre.expand_as(steps).clone()
-        through[-1] = 0
+        through = torch.cat([self.centre.expand(len(self.centre), -1), 0 * self.centre[None]])
         places = torch.linspace(-32, 32, 257, device=steps.device, dtype=steps.dtype)[:, None]
         rows = through[:, None] + places * steps[:, None]
         log = self.log_p(rows.flatten(0, 1)).view(len(steps), -1)
         around = torch.nn.functional.pad(log, (1, 1), value=-math.inf)
         peak = (log > around[:, :-2]) & (log >= around[:, 2:])
         values, top = torch.where(peak, log, -math.inf).topk(2, dim=1)
-        lines = torch.arange(len(steps), device=steps.device)
-        parts = list[Tensor]()
-        for rank in (0, 1):
-            of = values[:, rank].topk(min(16, len(steps))).indices
-            parts.append(rows[lines, top[:, rank]][of])
-        return parts
+        lines = values.topk(min(8, len(steps)), dim=0).indices  # by their highest, and their second
+        return rows[lines, top.gather(0, lines)].flatten(0, 1)
 
     def images(self, rows: Tensor) -> list[Tensor]:
         r"""Mirror images of rows (n, size), and with coordinates in other orders."""
