@@ -53,9 +53,9 @@ def test_a_narrow_mode_is_reached_from_lines_and_from_events_far_out(kind, dim, 
     assert not search.singular
     (number,) = [k for k, box in enumerate(search.sets) if (box.peak - place).norm() < width / 2]
     assert not regions[number].inside.any()
-    # the mass of two deviations on each side of every coordinate, but for the fit of the box
-    log_mass = math.log(0.3) + dim * math.log(math.erf(math.sqrt(2)))
-    assert regions[number].log_mass == pytest.approx(log_mass, abs=0.5)
+    # the mass of three deviations on each side of every coordinate
+    log_mass = math.log(0.3) + dim * math.log(math.erf(3 / math.sqrt(2)))
+    assert regions[number].log_mass == pytest.approx(log_mass, abs=0.1)
 
 
 @pytest.mark.parametrize(("kind", "dim", "apart", "width"), CASES[::2])

@@ -230,7 +230,6 @@ class Densities:
         self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant
         self.seed = seed
         self.deadline = math.inf  # on the monotonic clock; checks that would take longer are left
-        self.uses_all_time = False  # until the deadline, whatever the error is by then
         self.search_seconds = 0.0  # of a search for modes
         self.boxes = list[Any]()  # around peaks that climbs led to before the estimate
         self.device, self.dtype = place_of(target)

@@ -288,8 +288,6 @@ class Method:
         check_target(target, chains=self.name == "bridge")
         densities = Densities(target, None if self.name in ("ais", "tempering") else proposal, seed)
         densities.deadline = time.monotonic() + (getattr(self, "seconds", None) or math.inf)
-        without_error = getattr(self, "std_error", None) is None
-        densities.uses_all_time = without_error and densities.deadline < math.inf
         with recorded_warnings() as texts, densities.at_work():
             z, x, log_weights = self._estimate(densities, progress)
             error = z.diagnostics["sampling_error"]

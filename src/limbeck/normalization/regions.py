@@ -17,12 +17,12 @@ from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
-MAX_NUMBERS = 2**20, 2**24  # variables of them, and where all of the time is to be used
-QUICK = 0.04  # seconds of a first one that more follow
+MAX_NUMBERS = 2**21  # variables of them, where as many again take no longer than
+QUICK = 0.04  # seconds
 SHELLS = 16  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
-DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
-INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
+WIDE = 3.0  # deviations of a normal variable from the centre of a box to its sides
+INSIDE = 0.4986501019683699  # its mass on one side of them
 
 
 class Region(NamedTuple):
@@ -52,7 +52,7 @@ class Box(NamedTuple):
     @property
     def factor(self) -> Tensor:
         r"""Of the covariance (size, size) of a normal distribution that is as wide."""
-        return self.axes * self.widths.mean(0) / 2
+        return self.axes * self.widths.mean(0) / WIDE
 
     def contains(self, rows: Tensor) -> Tensor:
         r"""Whether rows (n, size) are inside, (n,)."""
@@ -61,14 +61,14 @@ class Box(NamedTuple):
         return ((places >= -below) & (places <= above)).all(1)
 
     def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        r"""Rows (n, size) and their log densities: on each side a normal cut at two deviations."""
+        r"""Rows (n, size) and their log densities: on each side a normal cut at the sides."""
         shape, device = (2, n, len(self.peak)), self.peak.device
         side, u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
         below, above = self.widths
         total = below + above
         t = torch.special.ndtri(0.5 + INSIDE * u)
-        log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / 2) - total.log()
-        places = torch.where(side < above / total, above, -below) * t / 2
+        log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / WIDE) - total.log()
+        places = torch.where(side < above / total, above, -below) * t / WIDE
         return self.peak + places @ self.axes.T, log.sum(1) - self.axes.slogdet().logabsdet
 
 
@@ -165,11 +165,10 @@ class RealSearch:
 
     def _wide(self, count: int, own: Tensor) -> tuple[Tensor, Tensor]:
         r"""Rows (n, size): `own`, and around the draws' centre; with log p̃ > −∞ there."""
-        size, patient = own.shape[1], self.densities.uses_all_time
+        size = own.shape[1]
         place: Any = {"generator": self.generator, "device": own.device, "dtype": own.dtype}
         began, rows, logs = time.monotonic(), [own], [self.log_p(own)]
-        limit = 0.1 * (self.end - began) if patient else QUICK
-        for block in range(max(2, MAX_NUMBERS[patient] // size // FAR_EVENTS)):
+        for block in range(max(2, MAX_NUMBERS // size // FAR_EVENTS)):
             normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
             if block:
                 away = 2 ** (5 * u - 1) * normal @ self.factor.T
@@ -177,7 +176,7 @@ class RealSearch:
                 away = 2 ** (10 * u) * normal * self.spread
             rows.append(self.centre + away)
             logs.append(self.log_p(rows[-1]))
-            if (patient or not block) and time.monotonic() - began > limit:
+            if not block and time.monotonic() - began > QUICK:
                 break
         x, log = torch.cat(rows), torch.cat(logs)
         return x[log > -math.inf], log[log > -math.inf]
@@ -237,7 +236,7 @@ class RealSearch:
         return rows, value
 
     def widths(self, peaks: Tensor, value: Tensor, axes: Tensor) -> Tensor:
-        r"""How far (n, 2, size) from peaks along axes (n, size, size) log p̃ falls by `DROP`."""
+        r"""How far (n, 2, size) from peaks along axes (n, size, size) log p̃ falls by WIDE² / 2."""
         n, size = peaks.shape
         scales = 2.0 ** torch.arange(-26, 12, device=peaks.device, dtype=torch.float64)
         widths = peaks.new_empty(n, 2, size)
@@ -245,15 +244,15 @@ class RealSearch:
             for side, sign in enumerate((-1, 1)):
                 other = peaks[:, None] + sign * scales[:, None] * axes[:, None, :, k]
                 fall = value[:, None] - self.log_p(other.flatten(0, 1)).view(n, -1)
-                low = fall > DROP
+                low = fall > WIDE**2 / 2
                 first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
                 fall = fall.gather(1, first[:, None])[:, 0]  # as if it were quadratic
-                widths[:, side, k] = scales[first] * (DROP / fall).clamp(0.25, 1).sqrt()
+                widths[:, side, k] = scales[first] * (WIDE**2 / 2 / fall).clamp(0.25, 1).sqrt()
         return widths
 
     def axes(self, peak: Tensor, value: Tensor, widths: Tensor) -> Tensor | None:
         r"""Principal axes (size, size) at a peak, by second differences; None for coordinates."""
-        step = widths.mean(0) * self.spread / 2
+        step = widths.mean(0) * self.spread / WIDE
         size, rise = len(peak), torch.eye(len(peak), device=peak.device).double()
         one, other = torch.tril_indices(size, size, -1, device=peak.device)
         single = self.log_p(peak + rise * step)
