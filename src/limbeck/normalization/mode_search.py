@@ -14,13 +14,7 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.densities import (
-    BLOCK,
-    Densities,
-    chosen_rows,
-    discrete_support,
-    place_of,
-)
+from limbeck.normalization.densities import BLOCK, Densities, chosen_rows, discrete_support, place_of
 from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured, union
 from limbeck.samplers.chains import ChainTarget, own_starts, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
