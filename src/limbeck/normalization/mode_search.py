@@ -14,9 +14,9 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.densities import BLOCK, Densities, chosen_rows, discrete_support, place_of
+from limbeck.normalization.densities import BLOCK, Densities, chosen_rows, discrete_support
 from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured, union
-from limbeck.samplers.chains import ChainTarget, own_starts, start_events
+from limbeck.samplers.chains import ChainTarget, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
 from limbeck.text import listed
@@ -42,11 +42,12 @@ def climb(target: ChainTarget, tries: int = 20, seed: int = 0) -> tuple[float, T
     from `tries` of the target's own chains after a few sweeps.
     """
     support = discrete_support(target, "a target with a discrete support")
-    device, dtype = place_of(target)
-    generator = torch.Generator(device).manual_seed(seed)
-    x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))
+    densities = Densities(target, seed=seed)
+    generator = densities.generator("climbs")
+    first = torch.zeros(1, *support.shape, device=densities.device, dtype=densities.dtype)
+    x = support.decode(first)
     if tries:
-        chains = own_starts(target, tries, generator, device, dtype)
+        chains = start_events(densities, "target", tries, generator)
         x = torch.cat([x, target.advance(chains, LOCAL_SWEEPS, generator).to(x)])
     value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
