@@ -17,8 +17,7 @@ from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
-MAX_NUMBERS = 2**21  # variables of them, where as many again take no longer than
-QUICK = 0.06  # seconds
+QUICK = 0.06  # seconds that so many may take where three times as many more follow
 SHELLS = 16  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 WIDE = 3.0  # deviations of a normal variable from the centre of a box to its sides
@@ -168,7 +167,7 @@ class RealSearch:
         size = own.shape[1]
         place: Any = {"generator": self.generator, "device": own.device, "dtype": own.dtype}
         rows, logs, began = [own], [self.log_p(own)], time.process_time()  # whatever else runs
-        for block in range(max(2, MAX_NUMBERS // size // FAR_EVENTS)):
+        for block in range(4):
             normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
             if block:
                 away = 2 ** (5 * u - 1) * normal @ self.factor.T
