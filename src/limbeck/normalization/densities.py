@@ -370,6 +370,16 @@ def centre_and_spread(rows: Tensor) -> tuple[Tensor, Tensor]:
     return centre, torch.where(spread > 0, spread, 1.0)
 
 
+def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The mean of rows (n, size), and a factor of their covariance, shrunk where rows are few."""
+    n, size = rows.shape
+    covariance = torch.cov(rows.double().T).reshape(size, size)
+    shrink = min(1.0, size / n)  # towards independent coordinates
+    diagonal = covariance.diagonal().clamp_min(1e-12)
+    covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
+    return rows.mean(0), torch.linalg.cholesky(covariance).to(rows)
+
+
 def _far_points(
     densities: Densities, x: Tensor, distance: float
 ) -> Iterator[tuple[str, Tensor, Tensor, int]]:

@@ -14,15 +14,9 @@ from torch import Tensor
 from limbeck.errors import ArgumentError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
-from limbeck.normalization.densities import (
-    BLOCK,
-    Densities,
-    chosen_rows,
-    discrete_support,
-    place_of,
-)
+from limbeck.normalization.densities import BLOCK, Densities, chosen_rows, discrete_support
 from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured, union
-from limbeck.samplers.chains import ChainTarget, own_starts, start_events
+from limbeck.samplers.chains import ChainTarget, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
 from limbeck.text import listed
@@ -48,11 +42,12 @@ def climb(target: ChainTarget, tries: int = 20, seed: int = 0) -> tuple[float, T
     from `tries` of the target's own chains after a few sweeps.
     """
     support = discrete_support(target, "a target with a discrete support")
-    device, dtype = place_of(target)
-    generator = torch.Generator(device).manual_seed(seed)
-    x = support.decode(torch.zeros(1, *support.shape, device=device, dtype=dtype))
+    densities = Densities(target, seed=seed)
+    generator = densities.generator("climbs")
+    first = torch.zeros(1, *support.shape, device=densities.device, dtype=densities.dtype)
+    x = support.decode(first)
     if tries:
-        chains = own_starts(target, tries, generator, device, dtype)
+        chains = start_events(densities, "target", tries, generator)
         x = torch.cat([x, target.advance(chains, LOCAL_SWEEPS, generator).to(x)])
     value, x = tops(target, x)
     top = int(value.nan_to_num(-math.inf, math.inf).argmax())
@@ -102,8 +97,7 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     def turn_each(x: Tensor) -> Tensor:
         x, activation = x.clone(), x @ W + b
         hidden = softplus(activation).sum(1)
-        sites = promising_sites(x, activation, hidden)
-        for i, weights, bias in zip(sites.tolist(), W[sites], a[sites], strict=True):
+        for i, (weights, bias) in enumerate(zip(W, a, strict=True)):
             change = 1 - 2 * x[:, i]  # of this bit, if it turns
             turned = torch.addcmul(activation, change[:, None], weights)
             turned_hidden = softplus(turned).sum(1)
@@ -112,18 +106,6 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
             activation = torch.where(better[:, None], turned, activation)
             x[:, i] += better * change
         return x
-
-    def promising_sites(x: Tensor, activation: Tensor, hidden: Tensor) -> Tensor:
-        # sites that gain in some row if they turn alone: after steps of all bits, few
-        gains = torch.zeros_like(a, dtype=torch.bool)
-        size = max(1, (2**17 if W.device.type == "cpu" else BLOCK) // activation.numel())
-        for start in range(0, len(a), size):
-            part = slice(start, start + size)
-            change = 1 - 2 * x[:, part]  # (rows, sites)
-            turned = torch.addcmul(activation[:, None], change[..., None], W[part])
-            gain = softplus(turned).sum(2) - hidden[:, None] + change * a[part]
-            gains[part] = (gain > _noise(hidden)[:, None]).any(0)
-        return gains.nonzero().flatten()
 
     x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
     return x @ a + softplus(x @ W + b).sum(1) + rbm.constant, x.to(rbm.W.dtype)
@@ -278,6 +260,8 @@ class ModeSearch:
             starts = [constant, random, some, *self._images(some)]
             if self.given is not None:
                 starts.append(chosen_rows(self.given.to(draws), 16, self.generator))
+            if self.rbm is not None:
+                starts.append(self._of_hidden_units(self.rbm, some))
             x = torch.cat(starts)
             for _ in range(20 if self.rbm is None else 1):
                 before, (value, x) = x, tops(self.rbm or self, x, 20 if self.rbm else 1)
@@ -305,6 +289,18 @@ class ModeSearch:
             best = x[self.log_unnormalized(x).topk(min(16, len(x))).indices]
         return best
 
+    def _of_hidden_units(self, rbm: RBM, some: Tensor) -> Tensor:
+        r"""The likeliest events given hidden units: one, all, random, and not the draws'."""
+        W, a, b = (p.detach() for p in (rbm.W, rbm.a, rbm.b))
+        single, shape = torch.eye(len(b)).to(W), (MAX_CALLS // 2, len(b))
+        h = torch.randint(2, shape, generator=self.generator, device=W.device).to(W)
+        h = torch.cat([single, 1 - single, 0 * h[:1], 0 * h[:1] + 1, h, (some @ W + b <= 0).to(W)])
+        h = h.unique(dim=0)
+        if len(h) > 32:
+            log = h @ b + softplus(a + h @ W.T).sum(1)
+            h = torch.cat([h[log.topk(16).indices], chosen_rows(h, 16, self.generator)])
+        return (a + h @ W.T > 0).to(some)
+
     def _images(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Events (n, *shape) with all values reversed, and with other values in cyclic order.
 
@@ -331,7 +327,8 @@ class ModeSearch:
         elsewhere = move(elsewhere, 1, self.generator)  # the first one may look for couplings
         began = time.monotonic()
         elsewhere = move(elsewhere, 1, self.generator)
-        took = LOCAL_SWEEPS * max(time.monotonic() - began, 1e-9)
+        rounds = min(support.size // LOCAL_CHAINS, 4)  # more draws where there are more sites
+        took = (LOCAL_SWEEPS + 3 * rounds) * max(time.monotonic() - began, 1e-9)
         affordable = self.densities.time_left() / took - 1
         if affordable < len(events):
             self.hurried = True
@@ -341,7 +338,12 @@ class ModeSearch:
             names, log_p = [names[k] for k in likely], [log_p[k] for k in likely]
             events = events[likely]
         x = torch.cat([events.repeat_interleave(LOCAL_CHAINS, 0), elsewhere])
-        chains = self._codes(move(x, LOCAL_SWEEPS, self.generator)).split(LOCAL_CHAINS)
+        x = move(x, LOCAL_SWEEPS, self.generator)
+        draws = [self._codes(x)]
+        for _ in range(rounds):
+            x = move(x, 3, self.generator)
+            draws.append(self._codes(x))
+        chains = torch.stack(draws, 1).flatten(0, 1).split(LOCAL_CHAINS * len(draws))
         names = [f"{name} and the events around it" for name in names]
         names.append("the events that chains from random starts reach")
         centres = self._codes(events)

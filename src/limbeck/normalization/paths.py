@@ -13,7 +13,7 @@ from torch import Tensor
 from limbeck.errors import ArgumentError, NotDifferentiableError
 from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
-from limbeck.normalization.densities import Densities, place_of
+from limbeck.normalization.densities import Densities, moments, place_of
 from limbeck.normalization.regions import MAX_SIZE, Box, RealSearch
 from limbeck.samplers.chains import start_events
 from limbeck.samplers.hmc import Point, StepSize, differentiate, move
@@ -343,16 +343,23 @@ class GaussianPath(LinearPath):
     def _missed(
         self, densities: Densities, rows: Tensor, end: float
     ) -> tuple[list[Box], list[float]]:
-        r"""Boxes around peaks that chains hardly visit, and their shares of the mass in boxes."""
+        r"""Boxes around peaks that chains, or a normal distribution fitted to them, hardly visit.
+
+        With them come their shares of the mass in boxes.
+        """
         if rows.shape[1] > MAX_SIZE:
             return [], []
         search = RealSearch(densities, rows, end=end)
         regions = search.regions()[0]
         boxes, shares = list[Box](), list[float]()
         total = max((region.log_mass for region in regions), default=0.0)
+        mean, factor = moments(search.draws)
+        normal = Normals(mean[None], factor[None], mean.new_ones(1))
+        fitted_rows = normal.sample(2**12, search.generator)
         for box, region in zip(search.sets, regions, strict=False):
             share, visited = math.exp(region.log_mass - total), float(region.inside.double().mean())
-            if share > 1e-3 and visited < 0.1 * share and region.error < 0.5:
+            fitted = float(box.contains(fitted_rows).double().mean()) > 0.1 * visited
+            if share > 5e-3 and region.error < 0.5 and not (fitted and visited > 0.1 * share):
                 boxes.append(box)
                 shares.append(share)
         densities.boxes = search.sets
@@ -417,13 +424,3 @@ class GaussianPath(LinearPath):
 def log_at(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     r"""max(1 − t, 0) A + t B, where 0 · (−∞) is 0."""
     return (1 - t).clamp_min(0) * A + torch.where(t > 0, t * B, 0.0)
-
-
-def moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The mean of rows (n, size), and a factor of their covariance, shrunk where rows are few."""
-    n, size = rows.shape
-    covariance = torch.cov(rows.double().T).reshape(size, size)
-    shrink = min(1.0, size / n)  # towards independent coordinates
-    diagonal = covariance.diagonal().clamp_min(1e-12)
-    covariance = (1 - shrink) * covariance + shrink * diagonal.diag()
-    return rows.mean(0), torch.linalg.cholesky(covariance).to(rows)

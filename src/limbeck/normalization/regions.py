@@ -11,15 +11,17 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows
+from limbeck.normalization.densities import Densities, centre_and_spread, chosen_rows, moments
 from limbeck.samplers.chains import start_events
 from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
+QUICK = 0.06  # seconds that so many may take where three times as many more follow
+SHELLS = 16  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
-DROP = 2.0  # nats that log p̃ falls by from the centre of a box to its sides
-INSIDE = 0.4772498680518208  # the mass of a normal variable between its mean and two deviations
+WIDE = 3.0  # deviations of a normal variable from the centre of a box to its sides
+INSIDE = 0.4986501019683699  # its mass on one side of them
 
 
 class Region(NamedTuple):
@@ -49,7 +51,7 @@ class Box(NamedTuple):
     @property
     def factor(self) -> Tensor:
         r"""Of the covariance (size, size) of a normal distribution that is as wide."""
-        return self.axes * self.widths.mean(0) / 2
+        return self.axes * self.widths.mean(0) / WIDE
 
     def contains(self, rows: Tensor) -> Tensor:
         r"""Whether rows (n, size) are inside, (n,)."""
@@ -58,14 +60,14 @@ class Box(NamedTuple):
         return ((places >= -below) & (places <= above)).all(1)
 
     def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        r"""Rows (n, size) and their log densities: on each side a normal cut at two deviations."""
+        r"""Rows (n, size) and their log densities: on each side a normal cut at the sides."""
         shape, device = (2, n, len(self.peak)), self.peak.device
         side, u = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
         below, above = self.widths
         total = below + above
         t = torch.special.ndtri(0.5 + INSIDE * u)
-        log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / 2) - total.log()
-        places = torch.where(side < above / total, above, -below) * t / 2
+        log = -t.square() / 2 - math.log(math.sqrt(2 * math.pi) * INSIDE / WIDE) - total.log()
+        places = torch.where(side < above / total, above, -below) * t / WIDE
         return self.peak + places @ self.axes.T, log.sum(1) - self.axes.slogdet().logabsdet
 
 
@@ -124,9 +126,10 @@ class RealSearch:
         self.densities, self.given, self.evaluations = densities, given, 0
         self.end = densities.deadline if end is None else end  # on the monotonic clock
         self.hurried = self.singular = False
-        self.generator = densities.generator("modes")
+        self.generator = densities.generator(f"modes, {len(densities.boxes)} known")
         self.draws = draws.flatten(1).double()
         self.centre, self.spread = centre_and_spread(self.draws)
+        self.factor = moments(self.draws)[1]
         self.sets = list[Box]()
 
     def log_p(self, rows: Tensor) -> Tensor:
@@ -141,35 +144,69 @@ class RealSearch:
         return torch.where(log < math.inf, log, -math.inf).nan_to_num(-math.inf, neginf=-math.inf)
 
     def starts(self, count: int) -> Tensor:
-        r"""Draws, events far out, constant events, the target's own starts, data and known peaks.
+        r"""Draws, events far out and on lines, the target's own starts, data and known peaks.
 
-        In few dimensions, events far out, so many, hit what nothing leads to. Of them and of
-        constant ones, climbs start from the highest, and from those that a normal distribution
-        expects least.
+        In few dimensions, events far out, so many, hit what nothing leads to. Climbs start from
+        those whose log p̃ is above that of others as far out, and from any.
         """
         some = chosen_rows(self.draws, 16, self.generator)
-        own = start_events(self.densities, "target", 8, self.generator).flatten(1).double()
         known = [box.centre for box in self.densities.boxes]
-        parts = [some, 0 * some[:1], own, *known]
+        parts = [some, 0 * some[:1], *known, self._on_lines(), *self.images(some[:4])]
         if self.given is not None:
             parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
-        place: Any = {"generator": self.generator, "device": some.device, "dtype": some.dtype}
-        size = some.shape[1]
-        far = 2 ** (10 * torch.rand(count, 1, **place))
-        wide = self.centre + far * self.spread * torch.randn(count, size, **place)
-        most = 2 * float(self.draws.abs().max())
-        constant = torch.linspace(-most, most, 65, device=some.device, dtype=some.dtype)
-        wide = torch.cat([wide, constant[:, None].expand(-1, size)])
-        low, high = self.draws.aminmax(dim=0)
-        wide = wide[((wide < low) | (wide > high)).any(1)]
-        log = self.log_p(wide)
-        wide, log = wide[log > -math.inf], log[log > -math.inf]
-        if len(wide):  # any of them too, since a density may be flat between gaps
-            expected = -((wide - self.centre) / (1.5 * self.spread)).square().sum(1) / 2
-            parts += [wide[high.topk(min(16, len(log))).indices] for high in (log, log - expected)]
-            parts.append(chosen_rows(wide, 16, self.generator))
-        starts = torch.cat([*parts, *self.images(some[:4])])
+        own = start_events(self.densities, "target", 1024, self.generator).flatten(1).double()
+        wide, log = self._wide(count, own)
+        far = wide[((wide - self.centre).abs() > 2 * self.spread).any(1)]
+        parts += [own[:8], wide[self._outliers(wide, log)]]
+        parts += [chosen_rows(far, 16, self.generator)] if len(far) else []
+        starts = torch.cat(parts)
         return starts[self.log_p(starts) > -math.inf]
+
+    def _wide(self, count: int, own: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Rows (n, size): `own`, and around the draws' centre; with log p̃ > −∞ there."""
+        size = own.shape[1]
+        place: Any = {"generator": self.generator, "device": own.device, "dtype": own.dtype}
+        rows, logs, began = [own], [self.log_p(own)], time.process_time()  # whatever else runs
+        for block in range(4):
+            normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
+            if block:
+                away = 2 ** (5 * u - 1) * normal @ self.factor.T
+            else:
+                away = 2 ** (10 * u) * normal * self.spread
+            rows.append(self.centre + away)
+            logs.append(self.log_p(rows[-1]))
+            if not block and time.process_time() - began > QUICK:
+                break
+        x, log = torch.cat(rows), torch.cat(logs)
+        return x[log > -math.inf], log[log > -math.inf]
+
+    def _outliers(self, rows: Tensor, log: Tensor) -> Tensor:
+        r"""Indices of rows (n, size) that are furthest above a line through log p̃ (n,).
+
+        Lines are fitted to rows at nearly the same distance, in standard deviations of the draws.
+        """
+        whitened = torch.linalg.solve_triangular(self.factor, (rows - self.centre).T, upper=False)
+        radius, order = whitened.norm(dim=0).sort()
+        order = order[: len(order) // SHELLS * SHELLS].view(SHELLS, -1)
+        radius, log = radius[: order.numel()].view_as(order), log[order]
+        radius, log = (part - part.mean(1, keepdim=True) for part in (radius, log))
+        slope = (radius * log).sum(1, keepdim=True) / radius.square().sum(1, keepdim=True)
+        top = (log - slope * radius).topk(min(2, order.shape[1]), dim=1).indices
+        return order.gather(1, top).flatten()
+
+    def _on_lines(self) -> Tensor:
+        r"""The highest two peaks on some lines along coordinates, and on that of constants."""
+        most = 2 * float(self.draws.abs().max())
+        steps = torch.cat([self.spread.diag(), torch.full_like(self.centre, most / 16)[None]])
+        through = torch.cat([self.centre.expand(len(self.centre), -1), 0 * self.centre[None]])
+        places = torch.linspace(-32, 32, 257, device=steps.device, dtype=steps.dtype)[:, None]
+        rows = through[:, None] + places * steps[:, None]
+        log = self.log_p(rows.flatten(0, 1)).view(len(steps), -1)
+        around = torch.nn.functional.pad(log, (1, 1), value=-math.inf)
+        peak = (log > around[:, :-2]) & (log >= around[:, 2:])
+        values, top = torch.where(peak, log, -math.inf).topk(2, dim=1)
+        lines = values.topk(min(8, len(steps)), dim=0).indices  # by their highest, and their second
+        return rows[lines, top.gather(0, lines)].flatten(0, 1)
 
     def images(self, rows: Tensor) -> list[Tensor]:
         r"""Mirror images of rows (n, size), and with coordinates in other orders."""
@@ -198,21 +235,23 @@ class RealSearch:
         return rows, value
 
     def widths(self, peaks: Tensor, value: Tensor, axes: Tensor) -> Tensor:
-        r"""How far (n, 2, size) from peaks along axes (n, size, size) log p̃ falls by `DROP`."""
+        r"""How far (n, 2, size) from peaks along axes (n, size, size) log p̃ falls by WIDE² / 2."""
         n, size = peaks.shape
         scales = 2.0 ** torch.arange(-26, 12, device=peaks.device, dtype=torch.float64)
         widths = peaks.new_empty(n, 2, size)
         for k in range(size):
             for side, sign in enumerate((-1, 1)):
                 other = peaks[:, None] + sign * scales[:, None] * axes[:, None, :, k]
-                low = self.log_p(other.flatten(0, 1)).view(n, -1) < value[:, None] - DROP
+                fall = value[:, None] - self.log_p(other.flatten(0, 1)).view(n, -1)
+                low = fall > WIDE**2 / 2
                 first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
-                widths[:, side, k] = scales[first]
+                fall = fall.gather(1, first[:, None])[:, 0]  # as if it were quadratic
+                widths[:, side, k] = scales[first] * (WIDE**2 / 2 / fall).clamp(0.25, 1).sqrt()
         return widths
 
     def axes(self, peak: Tensor, value: Tensor, widths: Tensor) -> Tensor | None:
         r"""Principal axes (size, size) at a peak, by second differences; None for coordinates."""
-        step = widths.mean(0) * self.spread / 2
+        step = widths.mean(0) * self.spread / WIDE
         size, rise = len(peak), torch.eye(len(peak), device=peak.device).double()
         one, other = torch.tril_indices(size, size, -1, device=peak.device)
         single = self.log_p(peak + rise * step)
@@ -290,13 +329,13 @@ class RealSearch:
         return regions, len(regions)
 
     def _is_singular(self, boxes: list[Box]) -> bool:
-        r"""Whether r^d p̃ hardly falls from the samples' spread to a millionth of it, at a peak."""
+        r"""Whether r^d p̃ hardly falls from a thousandth to a millionth of the spread, at a peak."""
         size = len(self.centre)
         rays = torch.randn(32, size, generator=self.generator, device=self.centre.device).double()
         rays = torch.nn.functional.normalize(rays) * self.spread
         for box in boxes:
-            far, near = (self.log_p(box.peak + r * rays) for r in (1.0, 1e-6))
-            fall = (far - near + size * math.log(1e6))[(far > -math.inf) & (near > -math.inf)]
-            if len(fall) and float(fall.median()) < 3.0:
+            far, near = (self.log_p(box.peak + r * rays) for r in (1e-3, 1e-6))
+            fall = (far - near + size * math.log(1e3))[(far > -math.inf) & (near > -math.inf)]
+            if len(fall) and float(fall.median()) < 1.5:
                 return True
         return False
