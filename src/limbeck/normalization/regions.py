@@ -17,7 +17,7 @@ from limbeck.text import listed
 
 MAX_SIZE = 64  # variables; with more, nothing climbs coordinate by coordinate
 FAR_EVENTS = 2**15  # the highest of which climbs start from
-QUICK = 0.06  # seconds that so many may take where three times as many more follow
+MORE = 1 / 16  # of the time that is left, for three times as many more
 SHELLS = 16  # of distances that events are compared in
 ROUNDS = 30  # of a climb: steps double where they succeed, and halve where they do not
 WIDE = 3.0  # deviations of a normal variable from the centre of a box to its sides
@@ -166,7 +166,7 @@ class RealSearch:
         r"""Rows (n, size): `own`, and around the draws' centre; with log p̃ > −∞ there."""
         size = own.shape[1]
         place: Any = {"generator": self.generator, "device": own.device, "dtype": own.dtype}
-        rows, logs, began = [own], [self.log_p(own)], time.process_time()  # whatever else runs
+        rows, logs, began = [own], [self.log_p(own)], time.monotonic()
         for block in range(4):
             normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
             if block:
@@ -175,7 +175,8 @@ class RealSearch:
                 away = 2 ** (10 * u) * normal * self.spread
             rows.append(self.centre + away)
             logs.append(self.log_p(rows[-1]))
-            if not block and time.process_time() - began > QUICK:
+            now = time.monotonic()
+            if not block and 3 * (now - began) > MORE * (self.end - now):
                 break
         x, log = torch.cat(rows), torch.cat(logs)
         return x[log > -math.inf], log[log > -math.inf]
