@@ -135,11 +135,12 @@ def run(
     if missing:
         say(f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'.")
     else:
-        from limbeck.report.page import write_tour
+        from limbeck.report.page import write
 
-        findings = [content["summary"] for content in contents.values()]
-        page = write_tour([folder / verb for verb in contents], folder, findings, commands=COMMANDS)
-        say(f"The report on all parts is {page}. Next: limbeck compress --help.")
+        say("\nReports with pictures:")
+        for verb in contents:
+            say(write(folder / verb))
+        say("\n".join(["\nTo try next:", *COMMANDS]))
     if as_json:
         print(json.dumps(contents, indent=1))
 

@@ -13,11 +13,6 @@ from limbeck.report import page
 from tests.report import making
 
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-FINDINGS = [
-    "A net of a few kilobytes takes the place of a forest.",
-    "Four pseudo-draws predict what four hundred draws predict together.",
-    "log Z is known to a hundredth, and a poor estimate is called doubtful.",
-]
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +39,12 @@ def artifacts():
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory):
-    r"""The reports on small results of all verbs, and the one on several."""
+    r"""The reports on small results of all verbs."""
     root = tmp_path_factory.mktemp("reports")
     folders = {name: root / name for name in making.NAMES}
     found = {}
     for name, folder in folders.items():
         found[name] = page.write(storage.write(folder, *making.to_record(name)))
-    parts = [folders[name] for name in ("compress", "condense", "normalize")]
-    found["tour"] = page.write_tour(parts, root / "tour", FINDINGS, commands=["limbeck info"])
     return found
 
 

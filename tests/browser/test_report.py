@@ -6,7 +6,7 @@ from tests.report import making
 
 pytestmark = pytest.mark.browser
 
-NAMES = (*making.NAMES, "tour")
+NAMES = making.NAMES
 PHONE = 390
 
 WIDTHS = """() => [document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"""

@@ -5,7 +5,6 @@ import re
 from limbeck.report.blocks import (
     Code,
     Document,
-    Page,
     Stat,
     TableBlock,
     markdown,
@@ -14,11 +13,10 @@ from limbeck.report.blocks import (
 TABLE = TableBlock("T", ["name", "x|y"], [["a|b", "1"], ["*c*\nd", "2"]])
 
 
-def told(*blocks, **options):
+def told(*blocks):
     content = {"verb": "logz", "summary": "S."}
     sections = {"One": list(blocks), "Empty": []}
-    document = Document(content, "t", [Stat("3", "of 4")], sections)
-    return markdown(Page([document], "Title", **options))
+    return markdown(Document(content, "Title", [Stat("3", "of 4")], sections))
 
 
 def test_tables_have_whole_rows():
@@ -42,8 +40,3 @@ def test_commands_stay_as_they_are():
     text = told(Code("limbeck a_b `c` *"))
     assert "```\nlimbeck a_b `c` *\n```" in text
     assert "````\n```\n````" in told(Code("```"))
-
-
-def test_findings_come_first():
-    text = told(TABLE, findings=["Found a_b."], commands=["limbeck x"])
-    assert text.index(r"1. Found a\_b.") < text.index("limbeck x") < text.index("## t (logz)")

@@ -69,14 +69,6 @@ def pages(folders):
     }
 
 
-@pytest.fixture(scope="module")
-def tour(folders, tmp_path_factory):
-    out = tmp_path_factory.mktemp("tour")
-    findings = ["A forest became <small>.", "Draws were condensed.", "log Z is known."]
-    parts = [folders[name] for name in ("compress", "condense", "normalize")]
-    return page.write_tour(parts, out, findings, commands=["limbeck report x-1 & y"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", making.NAMES)
 def test_a_page_is_whole_and_needs_nothing_else(name, pages):
@@ -161,39 +153,16 @@ def test_what_users_call_things_stays_words(pages):
     assert "$x$" in said
 
 
-def test_several_results_on_one_page(tour, folders):
-    found = Checked(tour.read_text(encoding="utf-8"))
-    assert len(found.ids) == len(set(found.ids))
-    assert found.headings[:2] == [1, 2]
-    assert all(b <= a + 1 for a, b in zip(found.headings, found.headings[1:], strict=False))
-    said = found.said
-    order = ["Findings", "A forest became <small>.", "limbeck report x-1 & y"]
-    order += [
-        minus(storage.read(folders[n]).content["summary"])
-        for n in ("compress", "condense", "normalize")
-    ]
-    places = [said.index(each) for each in order]
-    assert places == sorted(places)
-    told = json.loads((tour.parent / "report.json").read_text(encoding="utf-8"))
-    assert [each["verb"] for each in told["results"]] == ["compress", "condense", "normalize"]
-    assert (tour.parent / "report.md").exists()
+def test_the_numbers_and_the_text_are_beside_the_page(folders, pages):
+    told = json.loads((folders["compress"] / "report.json").read_text(encoding="utf-8"))
+    assert [each["verb"] for each in told["results"]] == ["compress"]
+    assert (folders["compress"] / "report.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "argument", "received"),
-    [
-        (([], "out", ["a"]), "folders", r"^\[\]$"),
-        (("one", "out", ["a"]), "folders", "'one'"),
-        ((["one"], "out", "a finding"), "findings", "'a finding'"),
-        ((["one"], "out", []), "findings", r"^\[\]$"),
-        ((["nowhere"], "out", ["a"]), "folder", "which is no folder"),
-    ],
-)
-def test_what_makes_no_page_of_several_is_refused(given, argument, received, tmp_path):
-    parts, out, findings = given
-    with refused(argument, received):
-        page.write_tour(parts, tmp_path / out, findings)
-    assert not (tmp_path / out).exists()
+def test_what_is_no_result_has_no_page(tmp_path):
+    with refused("folder", "which is no folder"):
+        page.write(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_result_that_lacks_something_is_named(tmp_path):
@@ -241,6 +210,8 @@ def test_negative_numbers_have_a_minus_and_nothing_else_changes():
     assert sort_value(minus("-1,200 ± 3")) == sort_value("-1,200 ± 3") == -1200
 
 
-def test_a_command_breaks_between_words_and_not_at_hyphens(tour):
-    text = tour.read_text(encoding="utf-8")
+def test_a_command_breaks_between_words_and_not_at_hyphens(tmp_path):
+    content, arrays = making.to_record("logz")
+    content["command"] = "limbeck report x-1 & y"
+    text = page.write(storage.write(tmp_path / "r", content, arrays)).read_text(encoding="utf-8")
     assert "<code>limbeck report <span>x-1</span> &amp; y</code>" in text

@@ -6,6 +6,7 @@ import atexit
 import functools
 import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 import torch
@@ -104,7 +105,10 @@ def record_folder():
 
 
 def save_page(folder, version):
-    page.write_tour([record_folder()], folder, [f"Finding {version}."])
+    saved = storage.read(record_folder())
+    saved.content["title"] = f"Result {version}"
+    with mock.patch.object(page, "read", return_value=saved):
+        page.write(folder)
 
 
 def load_page(folder):

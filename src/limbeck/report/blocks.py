@@ -106,16 +106,6 @@ class Document:
         }
 
 
-@dataclass
-class Page:
-    r"""One report, or several with findings that the page opens with and commands to try next."""
-
-    documents: list[Document]
-    title: str
-    findings: list[str] | None = None
-    commands: list[str] | None = None
-
-
 def can_draw() -> bool:
     r"""Whether matplotlib is there; without it, reports have no pictures."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -191,36 +181,36 @@ def minus(text: str) -> str:
     return re.sub(r"(?<![\w.)\]\-])-(?=\.?\d)", "−", text)
 
 
-def about(document: Document, single: bool = True) -> str:
-    r"""The line above the title: date and hardware, and for a single result seed and time."""
+def about(document: Document) -> str:
+    r"""The line above the title: date, hardware, seed and time."""
     content = document.content
     environment = content["circumstances"]
     parts = [str(environment[n]) for n in ("date", "hardware") if environment.get(n)]
-    texts = {"seed": "seed {}", "seconds": "{:,.1f} s"} if single else {}
+    texts = {"seed": "seed {}", "seconds": "{:,.1f} s"}
     parts += [text.format(content[n]) for n, text in texts.items() if content[n] is not None]
     return " · ".join(parts)
 
 
-def html(page: Page) -> str:
-    r"""The page as HTML."""
-    verb = page.documents[0].content["verb"] if page.findings is None else "report"
+def html(document: Document) -> str:
+    r"""The report as HTML."""
     options = {"sort_value": sort_value, "about": about, "words": partial(re.split, r"(\s+)")}
-    version = limbeck.__version__
-    return _rendered("page.html", page, shown, version=version, eyebrow=verb, **options)
+    return _rendered("page.html", document, shown, version=limbeck.__version__, **options)
 
 
-def markdown(page: Page) -> str:
-    r"""The page as Markdown."""
+def markdown(document: Document) -> str:
+    r"""The report as Markdown."""
 
     def table(block: TableBlock) -> str:
         ruler = [":--" if k in block.words else "--:" for k in range(len(block.columns))]
         return markdown_table(block.columns, block.rows, ruler)
 
-    return _rendered("page.md", page, escape, table=table, code=markdown_block).rstrip() + "\n"
+    return _rendered("page.md", document, escape, table=table, code=markdown_block).rstrip() + "\n"
 
 
-def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values: object) -> str:
-    r"""A template with the content of a page, in which `as_text` writes what is not markup."""
+def _rendered(
+    name: str, document: Document, as_text: Callable[[object], str], **values: object
+) -> str:  # fmt: skip
+    r"""A template with the content of a report, in which `as_text` writes what is not markup."""
     jinja2 = import_extra("jinja2", "report", "reports need")
     is_html = name.endswith(".html")
     environment = jinja2.Environment(
@@ -229,4 +219,4 @@ def _rendered(name: str, page: Page, as_text: Callable[[object], str], **values:
         finalize=lambda value: value if hasattr(value, "__html__") else as_text(value),
     )  # fmt: skip
     environment.filters["minus"] = minus
-    return str(environment.get_template(name).render(**vars(page), **values))
+    return str(environment.get_template(name).render(document=document, **values))

@@ -3,16 +3,16 @@ r"""The report on a saved result: report.html, the same as Markdown, and its num
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limbeck.arguments import Items, PathLike, Text, UserObject, checked_arguments
+from limbeck.arguments import PathLike, UserObject, checked_arguments
 from limbeck.compression.fidelity.tables import size_in_words
 from limbeck.errors import ArgumentError
 from limbeck.report import blocks, pictures
-from limbeck.report.blocks import Block, Code, Document, Page, TableBlock, gallery, value
+from limbeck.report.blocks import Block, Code, Document, TableBlock, gallery, value
 from limbeck.report.fidelity_plots import columns_together
 from limbeck.report.records import REPORTS
 from limbeck.storage import Saved, folders, read
@@ -27,33 +27,13 @@ def write(folder: PathLike) -> Path:
     Arguments:
         folder: A result folder, written by a command or by `limbeck.storage.write`.
     """
-    report = document(read(folder))
-    return _write(Path(folder), Page([report], report.title))
-
-
-@checked_arguments
-def write_tour(
-    folders: Items[Sequence[str | Path]], out: PathLike, findings: Items[Sequence[str]],
-    *, title: Text = "A tour of limbeck", commands: Items[Sequence[str]] = (),
-) -> Path:  # fmt: skip
-    r"""Write one report on several results, which opens with findings and commands to try next."""
-    for argument, items in {"folders": folders, "findings": findings}.items():
-        if not items:
-            raise ArgumentError(argument, "[]", "one or more, in a list")
-    if Path(out).is_file():
-        raise ArgumentError("out", f"{out}, a file", "a new or existing folder")
-    reports = [document(read(folder)) for folder in folders]
-    return _write(Path(out), Page(reports, title, list(findings), list(commands)))
-
-
-def _write(folder: Path, page: Page) -> Path:
+    folder, report = Path(folder), document(read(folder))
     numbers = {
-        "format": "limbeck-report-1", "title": page.title, "findings": page.findings,
-        "commands": page.commands, "results": [report.to_record() for report in page.documents],
+        "format": "limbeck-report-1", "title": report.title, "results": [report.to_record()]
     }  # fmt: skip
     record = visible(json.dumps(numbers, indent=1, ensure_ascii=False)) + "\n"
-    texts = {"report.json": record, "report.md": blocks.markdown(page)}
-    texts["report.html"] = blocks.html(page)
+    texts = {"report.json": record, "report.md": blocks.markdown(report)}
+    texts["report.html"] = blocks.html(report)
     content = {name: text.encode() for name, text in texts.items()}
     return folders.write(folder, "report", content, keep=None) / "report.html"
 
