@@ -6,6 +6,7 @@ python examples/demo.py [all|compress|condense|normalize] [--json] [--out FOLDER
 from __future__ import annotations
 
 import argparse
+import html
 import importlib.util
 import json
 import math
@@ -34,6 +35,25 @@ COMMANDS = (
     "limbeck condense posterior.nc --predict models:predict --inputs data.csv",
     "limbeck logz rbm.npz",
 )
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>A tour of limbeck</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<header class="head"><h1>A tour of limbeck</h1></header>
+<section><h2>What came out</h2><ol>
+{findings}
+</ol></section>
+<section><h2>To try next</h2><div class="code"><pre><code>{commands}</code></pre></div></section>
+</main>
+</body>
+</html>
+"""
 Say = Callable[[object], None]  # prints a text
 Training = dict[str, Any]  # arguments of every training
 Part = tuple[object, dict[str, Any]]  # a result, and arguments of `records.to_record`
@@ -135,14 +155,28 @@ def run(
     if missing:
         say(f"A report needs {' and '.join(missing)}: pip install 'limbeck[report]'.")
     else:
-        from limbeck.report.page import write
-
-        say("\nReports with pictures:")
-        for verb in contents:
-            say(write(folder / verb))
-        say("\n".join(["\nTo try next:", *COMMANDS]))
+        say(f"The reports are on {write_tour(folder, contents)}. Next: limbeck compress --help.")
     if as_json:
         print(json.dumps(contents, indent=1))
+
+
+def write_tour(folder: Path, contents: dict[str, dict[str, Any]]) -> Path:
+    r"""Write a report on each part, and a page of their findings that leads to them."""
+    from limbeck.report import blocks, page
+
+    style = Path(page.__file__).with_name("template") / "page.css"
+    findings = [
+        f"<li><p>{html.escape(blocks.minus(content['summary']))}</p>"
+        f'<p><a href="{verb}/{page.write(folder / verb).name}">The report on {verb}</a></p></li>'
+        for verb, content in contents.items()
+    ]
+    text = PAGE.format(
+        style=style.read_text(encoding="utf-8"), findings="\n".join(findings),
+        commands="\n".join(map(html.escape, COMMANDS)),
+    )  # fmt: skip
+    path = folder / "report.html"
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def main(arguments: list[str] | None = None) -> None:

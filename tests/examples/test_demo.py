@@ -1,6 +1,7 @@
 r"""The demo: what it prints, and what it refuses."""
 
 import contextlib
+import html
 import io
 import json
 import warnings
@@ -11,6 +12,7 @@ import pytest
 
 from examples import demo as demos
 from limbeck.cli.folder import folder_lock
+from limbeck.report.blocks import minus
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +72,15 @@ def test_the_demo_says_what_it_does_beside_the_json(demo):
 
 @pytest.mark.slow
 def test_the_demo_writes_one_page_on_all_verbs(demo, contents):
-    where = demo.stderr.split("The report on all parts is ")[1].split(". Next")[0]
+    where = demo.stderr.split("The reports are on ")[1].split(". Next")[0]
     page = Path("".join(where.split()))
     text = page.read_text(encoding="utf-8")
     for verb, content in contents.items():
         assert (page.parent / verb / "result.json").exists()
-        assert f"examples/demo.py {verb}" in text
-        assert (
-            content["summary"] in json.loads((page.parent / "report.json").read_text())["findings"]
-        )
+        own = (page.parent / verb / "report.html").read_text(encoding="utf-8")
+        assert f"examples/demo.py {verb}" in own
+        assert html.escape(minus(content["summary"])) in text
+        assert f'href="{verb}/report.html"' in text
     assert "limbeck logz rbm.npz" in text
 
 
