@@ -239,6 +239,26 @@ def test_a_poor_student_is_said_to_be_poor(tmp_path):
     assert not [note for note in good.notes if note.startswith("Doubtful")]
 
 
+def test_a_teacher_that_knows_the_rows_by_heart_leaves_a_student_unchecked():
+    rng = np.random.default_rng(0)
+    noise = {row.tobytes(): value for row, value in zip(X, rng.normal(size=len(X)), strict=True)}
+
+    def teacher(x):
+        x = np.asarray(x, X.dtype)
+        return 2 * x[:, 0] + np.array([noise.get(row.tobytes(), 0.0) for row in x])
+
+    result = lb.compress(
+        teacher, X, "linear", task="regression", steps=300, progress=False, device="cpu"
+    )
+    rows, mixtures = selection.Attempt(result.problem, result.recipe, result).compared()
+    at_rows, at_mixtures = (1 - ((t - p) ** 2).mean() / t.var() for t, p in (rows, mixtures))
+    assert at_rows < 0.9 < at_mixtures
+    (note,) = [note for note in result.notes if "by heart" in note]
+    assert note.startswith("Unchecked")
+    assert f"{at_rows:.3f} to it" in note
+    assert f"mixtures of them {at_mixtures:.3g}" in note
+
+
 def test_a_rare_class_that_is_ranked_badly_is_named():
     def rare(x):
         p = 1 / (1 + np.exp(6 - 3 * x[:, 1]))  # which the student does not see

@@ -364,20 +364,28 @@ def verdict(best: Attempt) -> list[str]:
     if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
     task, (t, p) = problem.teacher.task, best.compared()[0]
-    n, fidelity = len(t), best.fidelity
+    n, fidelity, at_rows = len(t), best.fidelity, best.parts[0].fidelity
     where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
-    most = "" if len(best.parts) == 1 else " at most"  # the higher of two is reported
+    most = "" if len(best.parts) == 1 else "at most "  # the higher of two is reported
+    measure = "an R² of {}{:.3f} to" if task == "regression" else "an agreement of {}{:.1%} with"
     advice = 'try student="auto", a larger student such as (200, 100), or more rows'
-    if fidelity < ENOUGH and (task != "regression" or t.var() > 0):
-        about = f"an R² of{most} {fidelity:.3f} to" if task == "regression" else ""
-        about = about or f"an agreement of{most} {fidelity:.1%} with"
-        doubts.append(f"has {about} its teacher, below {ENOUGH}")
-    elif task == "regression" and t.shape[1] > 1:  # the mean over targets hides one that is lost
+    varies = task != "regression" or t.var() > 0
+    if fidelity < ENOUGH and varies:
+        doubts.append(f"has {measure.format(most, fidelity)} its teacher, below {ENOUGH}")
+    elif at_rows < ENOUGH and varies:
+        notes.append(
+            f"Unchecked: at {where}, which the teacher may know by heart, the student has "
+            f"{measure.format('', at_rows)} it, and at mixtures of them {fidelity:.3g}; report(X) "
+            "at rows that are new to both tells which holds."
+        )
+    if (
+        fidelity >= ENOUGH and task == "regression" and t.shape[1] > 1
+    ):  # the mean over targets hides one that is lost
         each = [_scores(task, t[:, [k]], p[:, [k]]).fidelity for k in range(t.shape[1])]
         worst = min(range(len(each)), key=lambda k: each[k])
         if each[worst] < ENOUGH and t[:, worst].var() > 0:
-            measure = f"an R² of {each[worst]:.3f} to output {worst} of its teacher"
-            doubts.append(f"has {measure}, below {ENOUGH}")
+            about = f"an R² of {each[worst]:.3f} to output {worst} of its teacher"
+            doubts.append(f"has {about}, below {ENOUGH}")
     if task != "regression" and (len(problem.held_out) or size >= FEW_ROWS):
         names = [str(k) for k in (range(t.shape[1]) if classes is None else classes)]
         _check_rare_classes(t, p, names, where, notes, doubts)
