@@ -18,7 +18,7 @@ from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import GIVEN, MEASURED, HeldOut, check_new_inputs
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction, rows_of
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import Request, strata
+from limbeck.condensation.teachers import Request
 from limbeck.errors import ArgumentError, warn
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
@@ -90,7 +90,7 @@ def fit_bag(
     targets = _Targets.of(function, stored, split, size, request.noise, generator)
     # it starts at draws whose average is near that of all
     most = min(stored.count, pool.CANDIDATES)
-    candidates = stored.take(strata(stored.count, most, generator))
+    candidates = stored.over_time(most, generator)
     likely = pool.ratios(function, candidates, targets.trained, generator, pool.FEATURES)
     chosen = pool.choose_draws(*likely, bag.components)
     bag._start_at(stored.structure.flatten(candidates)[chosen])

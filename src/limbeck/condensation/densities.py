@@ -173,8 +173,7 @@ def condense_density(
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
     starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
-        index = teachers.strata(stored.count, request.samples, generator)
-        x = events_of(function, stored.take(index), generator)
+        x = events_of(function, stored.over_time(request.samples, generator), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]
