@@ -75,11 +75,11 @@ class FreshDraws(Stateful):
         return {"stream": self.posterior} if isinstance(self.posterior, Stream) else {}
 
 
-def draws_to_compare(posterior: Draws | Stream, count: int) -> Draws:
-    r"""Stored draws; of a stream its next ones, or `StreamEnded`."""
+def stored_draws(posterior: Draws | Stream, count: int, short: bool = False) -> Draws:
+    r"""Stored draws; of a stream its next ones, or `StreamEnded`; or, if `short`, what is left."""
     if isinstance(posterior, Draws):
         return posterior
-    return Draws.one_chain(posterior.next(count))
+    return Draws.one_chain(posterior.next(count, short))
 
 
 def is_online(online: bool | str, draws: Draws | Stream) -> bool:
@@ -140,8 +140,8 @@ class Request:
         draws = self.draws.to(self.device, self.dtype)
         if isinstance(draws, Stream):
             return PredictFunction(self.predict, draws.peek(8), x), draws
-        index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
-        return PredictFunction(self.predict, draws.take(index), x), draws
+        some = draws.take(torch.linspace(0, draws.count - 1, min(8, draws.count)).long())
+        return PredictFunction(self.predict, some, x), draws
 
 
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:

@@ -121,7 +121,6 @@ class Stream:
         self._call: Any = getattr(source, "step", None)
         if not callable(self._call):
             self._call = iter(source).__next__
-        self._structure: Structure | None = None
         self._parts: dict[str, Array] = {}
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
         self._diagnostics: OnlineDiagnostics | None = None
@@ -130,15 +129,14 @@ class Stream:
     @property
     def structure(self) -> Structure:
         r"""The structure of one draw; reads the first batch if none was read."""
-        if self._structure is None:
-            self._held = self._next_batch()
-        assert self._structure is not None
-        return self._structure
+        return Structure.of(self.parts)
 
     @property
     def parts(self) -> dict[str, Array]:
         r"""The variables as the first batch had them, without draws: (0, ...) each."""
-        return self._parts if self.structure else {}
+        if not self._parts:
+            self._held = self._next_batch()
+        return self._parts
 
     def next(self, n: int, short: bool = False) -> X:
         r"""The next n draws, in the structure: (n, ...) each; or, if `short`, what is left."""
@@ -265,12 +263,12 @@ class Stream:
             raise self.end from error
         self.batches += 1
         try:
-            batch: Any = _read_batch(raw, self.batches, self._structure, self._choose)
+            like = Structure.of(self._parts) if self._parts else None
+            batch: Any = _read_batch(raw, self.batches, like, self._choose)
         except ArgumentError as error:
             self._break(error)
         self.seen += rows(batch)
-        if self._structure is None:
-            self._structure = Structure.of(batch)
+        if not self._parts:
             self._parts = {name: 0 * array[:0] for name, array in batch.items()}  # no views
             self.dtype = self.dtype or stored.common_dtype(batch.values())
             self.notes = tuple(stored.whole_notes(batch, self.dtype))
