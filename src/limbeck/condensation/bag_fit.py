@@ -130,8 +130,7 @@ def fit_bag(
         measured["covariance"] = max(float(each.error(bag).detach()) for each in both)
         measured["needed"] = covariances.components()
     measure = partial(pool.posterior_divergence, function, stored, result.predict, seed)
-    fixed = isinstance(split.training, Dataset)
-    seen = split.training if fixed else Dataset(targets.trained.x)
+    seen = split.training if isinstance(split.training, Dataset) else Dataset(targets.trained.x)
     new_inputs = check_new_inputs(split, seen, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
         new_inputs, curve=tuple(curve.items()), noise=targets.noise, **measured

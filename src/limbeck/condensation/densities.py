@@ -150,9 +150,7 @@ def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -
     return y if function.example.event else y.unsqueeze(1)
 
 
-def condense_density(
-    request: Request, covariance: str, restarts: int | None, online: bool
-) -> Condensed:
+def condense_density(request: Request, covariance: str, restarts: int, online: bool) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     student = request.student
     training = replace(request.training, held_out=request.held_out)
@@ -171,7 +169,7 @@ def condense_density(
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
-    starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
+    starts: dict[str, Any] = {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
         x = events_of(function, stored.over_time(request.samples, generator), generator)
         mixture.to(x.device)

@@ -209,7 +209,11 @@ def average_at(
         else:
             some = draws.over_time(min(draws.count, CANDIDATES), generator)
             some = rows_of(some, torch.randperm(rows(some), generator=generator))
-            y = draw_outcomes(function, some, x, outcomes, generator)
+            columns = []
+            for k in range(outcomes):  # each of the prediction of another draw
+                index = (torch.randperm(n, generator=generator) * outcomes + k) % rows(some)
+                columns.append(function.paired(rows_of(some, index), x).sample((), generator))
+            y = torch.stack(columns, 1)
         places = Pool(x, y, y, y, classes is not None)
         size = max(1, AT_ONCE // (n * max(y[0].numel(), function.numbers)))
         order = draws.in_time(torch.arange(draws.count))
@@ -228,17 +232,6 @@ def average_at(
     squares = (sums[0] - sums[1] - math.log(len(halves[0]) / len(halves[1]))).square()
     squares = squares.nan_to_num(0.0, 0.0, 0.0)  # of a class of one half alone
     return pool, float((pool.weight * squares).sum(1).mean()) / 8
-
-
-def draw_outcomes(
-    function: PredictFunction, draws: X, x: X, outcomes: int, generator: torch.Generator
-) -> Tensor:
-    r"""Outcomes (n, m, ...) at inputs x, each of the prediction of another draw."""
-    n, count, columns = rows(x), rows(draws), []
-    for k in range(outcomes):
-        index = (torch.randperm(n, generator=generator) * outcomes + k) % count
-        columns.append(function.paired(rows_of(draws, index), x).sample((), generator))
-    return torch.stack(columns, 1)
 
 
 @torch.no_grad()
