@@ -128,9 +128,10 @@ CONDENSE = """\
 and the score is the mean of KL(average over all draws ‖ average of the components) at inputs that
 no method has seen. Columns *KL / …* are ratios to random thinning (mean of ten), kernel thinning
 (goodpoints, mean of three) and Stein thinning, with bootstrap intervals over inputs; below 1
-limbeck is nearer. *Streamed* is the same posterior as an iterator of batches. Below are the
-verdicts by what they were to find: students that are trustworthy above 0.01 nats are misses,
-doubtful ones up to there false alarms.
+limbeck is nearer. *Streamed* is the same posterior as an iterator of batches, which gives the same
+bag; this column was measured after the others, so that rounding may differ. Below are the verdicts
+by what they were to find: students that are trustworthy above 0.01 nats are misses, doubtful ones
+up to there false alarms.
 """
 
 EVIDENCE = """\

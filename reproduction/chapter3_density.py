@@ -66,7 +66,7 @@ def texts() -> StepwiseEM:
 
 def limbecks() -> StepwiseEM:
     r"""The same with limbeck's average over the last half of the steps."""
-    return StepwiseEM("linear", restarts=RESTARTS, start=START)
+    return StepwiseEM("linear", restarts=RESTARTS, start=START, window=60)
 
 
 def curve(student: GaussianMixture) -> Tensor:

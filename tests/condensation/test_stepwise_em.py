@@ -159,12 +159,16 @@ def test_steps_are_those_of_the_formulas(schedule, rate, parameters, average):
     np.testing.assert_allclose(theta_of(student), theta, rtol=1e-9, atol=1e-9)
 
 
-def test_small_minibatches_weigh_no_more_than_they_should():
-    batches = text().sample(5 * 6, generator()).reshape(5, 6, 1)
-    found = []
-    for schedule, window in (("linear", 30), (lambda t, total: (1 - t / total).clamp_max(0.2), 0)):
-        student = mixture(batches.reshape(-1, 1))
-        distil(student, Stream(batches), StepwiseEM(schedule, **PLAIN | {"window": window}), 5, 6)
+@pytest.mark.parametrize(
+    ("window", "most"),
+    [(30, lambda t: 0.2), ("auto", lambda t: 6 / (0.6 * (t + 1)).clamp(60, 600))],
+)
+def test_small_minibatches_weigh_no_more_than_they_should(window, most):
+    batches = text().sample(200 * 6, generator()).reshape(200, 6, 1)
+    found, limited = [], lambda t, total: (1 - t / total).clamp_max(most(t))
+    for schedule, size in (("linear", window), (limited, 0)):
+        student = mixture(batches[:20].reshape(-1, 1))
+        distil(student, Stream(batches), StepwiseEM(schedule, **PLAIN | {"window": size}), 200, 6)
         found.append(theta_of(student))
     np.testing.assert_allclose(*found, rtol=1e-12)
 
@@ -235,15 +239,32 @@ def test_one_input_at_a_time_will_do():
 def test_of_several_starts_the_best_is_kept():
     truth = GaussianMixture(5, dtype=DOUBLE)
     truth.set_([0.2] * 5, [-12.0, -6.0, 0.0, 6.0, 12.0], [0.5, 1.0, 2.0, 0.5, 1.0])
-    for seed in (5, 8):
-        found = []
-        for restarts in (1, 4):
-            student = GaussianMixture(5, generator=generator())
-            update = StepwiseEM(restarts=restarts)
-            distil(student, stream(truth), update, 40, 100, seed=seed)
-            found.append(kl(truth, student))
-        assert found[0] > 0.1  # stuck, with two components on one hump
-        assert found[1] < 0.01
+    found = []
+    for restarts in (1, 4):
+        student = GaussianMixture(5, generator=generator())
+        distil(student, stream(truth), StepwiseEM(restarts=restarts), 40, 100, seed=4)
+        found.append(kl(truth, student))
+    assert found[0] > 0.1  # stuck, with two components on one hump
+    assert found[1] < 0.01
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_components_that_overlap_are_told_apart(seed):
+    truth = GaussianMixture(6, 5, "spherical", dtype=DOUBLE)
+    means = 1.3 * torch.randn(6, 5, generator=generator(3), dtype=DOUBLE)
+    truth.set_([1 / 6] * 6, means, [1.0] * 6)
+    student = GaussianMixture(6, 5, dtype=DOUBLE, generator=generator())
+    distil(student, stream(truth, DOUBLE), StepwiseEM(), 400, 200, seed=seed)
+    x = truth.sample(20_000, generator(1))
+    assert (truth.log_prob(x) - student.log_prob(x)).mean().item() < 0.006
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_does_not_become_worse_than_its_start(seed):
+    student = text()  # which is the truth, and these steps are noise
+    update = StepwiseEM(Constant(), **PLAIN)
+    distil(student, stream(text(), DOUBLE), update, 30, 20, seed=seed)
+    assert kl(text(), student) < 1e-12
 
 
 def test_it_looks_at_inputs_without_moving_on():

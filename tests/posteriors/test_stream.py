@@ -58,6 +58,20 @@ def test_draws_that_follow_each_other(burn_in, thin, batches, sizes):
     assert torch.equal(draws, whole[burn_in::thin][: len(draws)])
 
 
+@pytest.mark.parametrize("n", [1, 3, 4, 11])
+@pytest.mark.parametrize("used", [0, 2, 4])
+def test_a_peek_uses_no_draws(n, used):
+    stream = Stream(numbered(10))
+    before = [stream.next(used)] if used else []
+    draws = stream.peek(n)
+    assert stream.used == used
+    assert torch.equal(stream.peek(n), draws)
+    whole = torch.cat([*before, stream.next(20)])
+    assert torch.equal(whole[used : used + n], draws)
+    assert torch.equal(whole, Stream(numbered(10)).next(20 + used))
+    assert stream.used == 20 + used
+
+
 def test_variables_by_name():
     batch = {"alpha": np.ones((3, 2, 2)), "k": np.arange(3), "aside": np.full(3, np.nan)}
     stream = as_draws(iter([batch, batch]), var_names="~aside", dtype=torch.float32)

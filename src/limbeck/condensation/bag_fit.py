@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from limbeck.arrays import X, join, map_tensors, part_of, rows
-from limbeck.condensation import held_out, pool, teachers
+from limbeck.condensation import held_out, pool
 from limbeck.condensation.condensed import Condensed, check_student, run_steps
 from limbeck.condensation.held_out import GIVEN, MEASURED, HeldOut, check_new_inputs
 from limbeck.condensation.predict_function import OutputFamily, PredictFunction, rows_of
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import Request, strata
+from limbeck.condensation.teachers import Request, bytes_of, diagnose, stored_draws
 from limbeck.errors import ArgumentError, warn
 from limbeck.inputs import Dataset, Loader, Seek
 from limbeck.inputs.base import Inputs
 from limbeck.losses.values import kl
 from limbeck.posteriors.draws import Draws
-from limbeck.posteriors.stream import Stream, StreamBroken, StreamEnded
+from limbeck.posteriors.stream import Stream, StreamBroken
 from limbeck.storage.files import copy_into
 from limbeck.training.objective import Objective, Plan
 from limbeck.training.update import Progress, Tensors
@@ -74,7 +74,8 @@ def fit_bag(
     r"""The fit, and its result; see `limbeck.condense` for the arguments."""
     training, seed, dtype = request.training, request.training.seed, request.dtype
     generator = torch.Generator().manual_seed(seed + 4)
-    stored, end = _read(draws, request.samples, dtype)
+    most = max(2, min(request.samples, STREAM_BYTES // bytes_of(1, draws.structure, dtype)))
+    stored, end = stored_draws(draws, most, short=True), getattr(draws, "end", None)
     covariances, components = None, request.count
     if request.joint:
         # also held-out rows: covariances of a group that is left out cannot be known
@@ -90,7 +91,7 @@ def fit_bag(
     targets = _Targets.of(function, stored, split, size, request.noise, generator)
     # it starts at draws whose average is near that of all
     most = min(stored.count, pool.CANDIDATES)
-    candidates = stored.take(strata(stored.count, most, generator))
+    candidates = stored.over_time(most, generator)
     likely = pool.ratios(function, candidates, targets.trained, generator, pool.FEATURES)
     chosen = pool.choose_draws(*likely, bag.components)
     bag._start_at(stored.structure.flatten(candidates)[chosen])
@@ -112,12 +113,11 @@ def fit_bag(
     if end is not None:
         outcome["stop_reason"] += f"; {end}"
         if isinstance(end, StreamBroken):
-            message = f"{end}; the student of the draws so far is returned"
-            warn(message)
+            warn(f"{end}; the student of the draws so far is returned")
     result = Condensed(
-        bag, **outcome, diagnostics=teachers.diagnose(draws),
+        bag, **outcome, diagnostics=diagnose(draws),
         notes=[*draws.notes, *function.notes, *targets.notes], used=stored.count,
-        draw_bytes=teachers.bytes_of(stored.count, draws.structure, dtype),
+        draw_bytes=bytes_of(stored.count, draws.structure, dtype),
         head=OutputFamily.of(function.example), calling=function, posterior=draws,
     )  # fmt: skip
     check_student(result, part_of(targets.trained.x, 0, 8))
@@ -130,8 +130,7 @@ def fit_bag(
         measured["covariance"] = max(float(each.error(bag).detach()) for each in both)
         measured["needed"] = covariances.components()
     measure = partial(pool.posterior_divergence, function, stored, result.predict, seed)
-    fixed = isinstance(split.training, Dataset)
-    seen = split.training if fixed else Dataset(targets.trained.x)
+    seen = split.training if isinstance(split.training, Dataset) else Dataset(targets.trained.x)
     new_inputs = check_new_inputs(split, seen, measure, seed, STOP, 1e-3)
     result.new_inputs = replace(
         new_inputs, curve=tuple(curve.items()), noise=targets.noise, **measured
@@ -174,17 +173,6 @@ class _Targets(NamedTuple):
         watched = rows_of(targets, outside) if len(outside) else trained
         weight = None if weight is None else weight[inside.to(weight.device)]
         return cls(trained, weight, watched, error, [note] if lost else [])
-
-
-def _read(
-    draws: Draws | Stream, count: int, dtype: torch.dtype
-) -> tuple[Draws, StreamEnded | None]:
-    r"""All stored draws, or the next of a stream that fit into memory; its end, if it came."""
-    if isinstance(draws, Draws):
-        return draws, None
-    count = max(2, min(count, STREAM_BYTES // teachers.bytes_of(1, draws.structure, dtype)))
-    stored = Draws.one_chain(draws.next(count, short=True))
-    return stored, draws.end if stored.count < count else None
 
 
 def _inputs(

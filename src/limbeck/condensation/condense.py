@@ -68,7 +68,7 @@ def condense(
     layout: Annotated[str, arg.Choice(*LAYOUTS, "auto")] = "auto",
     covariance: Annotated[str, arg.Choice(*gaussians.KINDS)] = "full",
     samples: arg.Count = 10_000,
-    restarts: arg.CountFromZero | None = None,
+    restarts: arg.CountFromZero = 10,
     noise: arg.Fraction = 0.5,
     joint: arg.Flag = False,
     steps: arg.Count | arg.Auto = "auto",
@@ -121,7 +121,7 @@ def condense(
         covariance: Without inputs, "full" (default), "diagonal" or "spherical" covariances.
         samples: Number of draws that are taken from a stream; without inputs, number of samples
             that batch EM fits. Default: 10,000.
-        restarts: Without inputs, starts of EM, the best of which counts. Default: 10; online, 4.
+        restarts: Without inputs, starts of EM, the best of which counts. Default: 10.
         noise: A bag is trained at the rows of data, and at inputs between and beyond them: rows
             with noise of so many standard deviations, in the data's own covariance. Whole numbers
             stay. 0 trains at the rows alone. Default: 0.5.

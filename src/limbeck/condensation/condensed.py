@@ -29,7 +29,7 @@ from limbeck.condensation.predict_function import (
     unpair,
 )
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import WarnOnce, bytes_of, draws_to_compare, marginal
+from limbeck.condensation.teachers import WarnOnce, bytes_of, marginal, stored_draws
 from limbeck.distributions.conversion import check
 from limbeck.errors import ArgumentError, PseudoDrawWarning, warn
 from limbeck.inputs.base import Inputs
@@ -155,7 +155,7 @@ class Condensed(Result):
         if average is None:
             raise ArgumentError("posterior", None, "the draws, which are not saved with a result")
         try:
-            known = draws_to_compare(average, draws)
+            known = stored_draws(average, draws)
         except StreamEnded as end:
             received = f"a stream without {draws:,} further draws ({end})"
             expected = "posterior=, draws to compare with; or fewer draws= of a longer stream"
@@ -350,8 +350,7 @@ def run_steps(
         for callback in run.callbacks:
             callback.end(run.stop_reason)
         if isinstance(end, StreamBroken):
-            message = f"{run.stop_reason}; the student trained so far is returned"
-            warn(message)
+            warn(f"{run.stop_reason}; the student trained so far is returned")
     finally:
         run.objective.release()
     if not isinstance(student, PairDensity | PoolDivergence):

@@ -150,9 +150,7 @@ def events_of(function: PredictFunction, draws: X, generator: torch.Generator) -
     return y if function.example.event else y.unsqueeze(1)
 
 
-def condense_density(
-    request: Request, covariance: str, restarts: int | None, online: bool
-) -> Condensed:
+def condense_density(request: Request, covariance: str, restarts: int, online: bool) -> Condensed:
     r"""Condense densities without inputs: mixtures by batch or stepwise EM, others by gradients."""
     student = request.student
     training = replace(request.training, held_out=request.held_out)
@@ -171,10 +169,9 @@ def condense_density(
     notes = [*draws.notes, *function.notes[bool(function.reason) :]]  # derivatives do not matter
     gradient = training.optimizer != "auto" or (training.lr, training.clip) != (None, None)
     mixture = student if isinstance(student, GaussianMixture) and not gradient else None
-    starts: dict[str, Any] = {} if restarts is None else {"restarts": restarts}
+    starts: dict[str, Any] = {"restarts": restarts}
     if stored is not None and mixture and not online and training.update is None:
-        index = teachers.strata(stored.count, request.samples, generator)
-        x = events_of(function, stored.take(index), generator)
+        x = events_of(function, stored.over_time(request.samples, generator), generator)
         mixture.to(x.device)
         fit = fit_em(mixture, x, generator=generator, progress=training.progress, **starts)
         values = [-value for value in fit.log_likelihood]

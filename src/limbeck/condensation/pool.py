@@ -26,7 +26,7 @@ from limbeck.condensation.predict_function import (
     rows_of,
     unpair,
 )
-from limbeck.condensation.teachers import bytes_of, strata
+from limbeck.condensation.teachers import bytes_of
 from limbeck.distributions.base import Distribution
 from limbeck.inputs import Dataset
 from limbeck.posteriors.draws import Draws
@@ -207,13 +207,16 @@ def average_at(
         if classes is not None:
             y = torch.arange(classes).expand(n, -1)
         else:
-            some = strata(draws.count, min(draws.count, CANDIDATES), generator)
-            some = some[torch.randperm(len(some), generator=generator)]
-            y = draw_outcomes(function, draws.take(some), x, outcomes, generator)
+            some = draws.over_time(min(draws.count, CANDIDATES), generator)
+            some = rows_of(some, torch.randperm(rows(some), generator=generator))
+            columns = []
+            for k in range(outcomes):  # each of the prediction of another draw
+                index = (torch.randperm(n, generator=generator) * outcomes + k) % rows(some)
+                columns.append(function.paired(rows_of(some, index), x).sample((), generator))
+            y = torch.stack(columns, 1)
         places = Pool(x, y, y, y, classes is not None)
         size = max(1, AT_ONCE // (n * max(y[0].numel(), function.numbers)))
-        number = torch.arange(draws.count)  # all chains at a time, then all at the next
-        order = number % draws.chains * draws.per_chain + number // draws.chains
+        order = draws.in_time(torch.arange(draws.count))
         halves = order.tensor_split(min(2, draws.count))
         sums = [
             torch.stack([
@@ -229,17 +232,6 @@ def average_at(
     squares = (sums[0] - sums[1] - math.log(len(halves[0]) / len(halves[1]))).square()
     squares = squares.nan_to_num(0.0, 0.0, 0.0)  # of a class of one half alone
     return pool, float((pool.weight * squares).sum(1).mean()) / 8
-
-
-def draw_outcomes(
-    function: PredictFunction, draws: X, x: X, outcomes: int, generator: torch.Generator
-) -> Tensor:
-    r"""Outcomes (n, m, ...) at inputs x, each of the prediction of another draw."""
-    n, count, columns = rows(x), rows(draws), []
-    for k in range(outcomes):
-        index = (torch.randperm(n, generator=generator) * outcomes + k) % count
-        columns.append(function.paired(rows_of(draws, index), x).sample((), generator))
-    return torch.stack(columns, 1)
 
 
 @torch.no_grad()
@@ -326,6 +318,6 @@ def posterior_divergence(
     most = max(2, min(work, 2**28 // bytes_of(1, draws.structure, draws.dtype)))
     generator = torch.Generator().manual_seed(seed)
     if draws.count > most:
-        draws = Draws.one_chain(draws.take(strata(draws.count, most, generator)))
+        draws = Draws.one_chain(draws.over_time(most, generator))
     pool, noise = average_at(predict, draws, x, outcomes, generator)
     return pool.divergences(student), noise

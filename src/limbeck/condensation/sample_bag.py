@@ -15,13 +15,13 @@ from torch.distributions.transforms import Transform
 
 from limbeck.arguments import Choice, Count, Device, Flag, UserObject, checked_arguments
 from limbeck.arrays import X, as_part, as_tensor, map_tensors, random, rows
-from limbeck.condensation.teachers import WarnOnce, marginal, strata
+from limbeck.condensation.teachers import WarnOnce, marginal
 from limbeck.distributions import broadcast, weighted_average
 from limbeck.distributions.base import D, Distribution, map_parameters
 from limbeck.distributions.conversion import adapt, validation
 from limbeck.errors import ArgumentError
 from limbeck.posteriors.coordinates import NAMED, Part, as_constraint, parts_of
-from limbeck.posteriors.draws import Draws, Structure
+from limbeck.posteriors.draws import Draws, Structure, strata
 from limbeck.posteriors.read import as_draws
 from limbeck.posteriors.stream import Stream
 
@@ -204,7 +204,7 @@ class SampleBag(nn.Module):
         count = components
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         self._predict = (predict,)  # so that a module's own parameters are not the bag's
-        rows, self.structure, support = _initial_draws(like, count, support, generator)
+        rows, order, self.structure, support = _initial_draws(like, count, support, generator)
         self.supports = Supports.of(support, self.structure)
         for part in parts_of(self.structure, support):
             part.check(rows.double())
@@ -218,7 +218,7 @@ class SampleBag(nn.Module):
         if scaled:
             centre, scale = free.mean(0), torch.where(deviation > 0, deviation, 1.0)
         if start == "draws":  # over all of the time and all chains
-            first = free[strata(len(free), count, generator)]
+            first = free[order[strata(len(free), count, generator)]]
             noise = random(torch.randn, shape, free, generator)
             same = (first[:, None] == first[None]).all(-1).tril(-1).any(1)  # as one before
             first[same] += 0.01 * deviation * noise[same]
@@ -366,22 +366,24 @@ class SampleBag(nn.Module):
 
 def _initial_draws(
     like: object, components: int, support: object, generator: torch.Generator
-) -> tuple[Tensor, Structure, object]:
-    r"""Draws (n, dim) to start from, their structure, and the supports without "auto"."""
+) -> tuple[Tensor, Tensor, Structure, object]:
+    r"""Draws (n, dim), their order by chain, their structure, and the supports without "auto"."""
     automatic = isinstance(support, str) and support == "auto"
     support = None if automatic else support
     if isinstance(like, Structure):
         rows = random(torch.randn, (SCALE_DRAWS, like.dim), torch.empty(0), generator)
-        return Supports.of(support, like).constrain(rows), like, support
+        return Supports.of(support, like).constrain(rows), torch.arange(len(rows)), like, support
     draws = like if isinstance(like, Draws | Stream) else as_draws(like)
     structure = draws.structure
     if isinstance(draws, Stream):  # ten times as many, since neighbours in time are similar
-        return structure.flatten(draws.next(10 * components)), structure, support
+        count = 10 * components
+        return structure.flatten(draws.next(count)), torch.arange(count), structure, support
     if draws.count < components:
         raise ArgumentError("components", components, f"at most {draws.count}, the number of draws")
     count = max(components, min(draws.count, SCALE_DRAWS))
-    rows = structure.flatten(draws.take(strata(draws.count, count, generator)))
-    return rows, structure, positive_variables(draws) if automatic else support
+    number = draws.in_time(strata(draws.count, count, generator))
+    support = positive_variables(draws) if automatic else support
+    return structure.flatten(draws.take(number)), number.argsort(), structure, support
 
 
 def positive_variables(draws: Draws) -> dict[str, str]:

@@ -30,17 +30,19 @@ class StepwiseEM:
     with weight γ_t, and the M step uses that average. It can only minimise `limbeck.losses.kl`.
     Several mixtures are fitted in parallel, in float64. The student is the one with the highest
     likelihood of fresh inputs so far: each minibatch is evaluated before it is used for fitting.
+    The best start takes part as it was, so that the student does not become worse than it.
 
     Arguments:
         schedule: γ as a function of (steps done, total), as `limbeck.schedules.RobbinsMonro()`, or
             by name. Default: "linear", from 1 to 0.
         floor: The least variance of a component, in units of the inputs' variance. Default: 1e-4.
-        restarts: Mixtures that start by k-means++; 0 continues from the student. Default: 4.
-        start: Number of inputs that mixtures start from. Default: 100, or more for many components.
+        restarts: Mixtures that start by k-means++; 0 continues from the student. Default: 10.
+        start: Number of inputs that mixtures start from. Default: 30 · components ·
+            (variables + 1), at least 100.
         average: The fraction of the steps, at the end, over which statistics are averaged once
             more, which reduces noise; 0 for none. Default: 0.5.
         window: γ is at most the batch size divided by this number; 0 means no such limit.
-            Default: 10 · components · (variables + 1).
+            Default: a tenth of the inputs so far, from 10 to 100 · components · (variables + 1).
     """
 
     compilable = True
@@ -51,7 +53,7 @@ class StepwiseEM:
         schedule: arg.UserObject[str | Schedule] = "linear",
         *,
         floor: arg.InnerFraction = 1e-4,
-        restarts: arg.CountFromZero = 4,
+        restarts: arg.CountFromZero = 10,
         start: arg.Count | arg.Auto = "auto",
         average: arg.Fraction = 0.5,
         window: arg.FromZero | arg.Auto = "auto",
@@ -77,9 +79,9 @@ class StepwiseEM:
         self.compilable = not (self.matrices and objective.device.type == "cuda")
         self.progress = Progress(1, objective.device, student.means.dtype)
         self._leaves = {name: p.detach() for name, p in student.named_parameters()}
-        known = 10 * student.components * (student.dim + 1)  # ten inputs per component and variable
-        self._window = known if self.window == "auto" else self.window
-        self._begin(max(100, known) if self.start == "auto" else self.start)
+        size = student.components * (student.dim + 1)
+        self._windows = (10 * size, 100 * size) if self.window == "auto" else (self.window,) * 2
+        self._begin(max(100, 30 * size) if self.start == "auto" else self.start)
 
     @torch.no_grad()
     def _begin(self, n: int) -> None:
@@ -88,16 +90,18 @@ class StepwiseEM:
         samples = Samples.of(self.student, batch.x, batch.weight, "inputs")
         least = gaussians.least_variances(samples.variance, self.floor, self.kind)
         generator = torch.Generator().manual_seed(self.objective.generator.initial_seed())
-        starts = [self.student.moments(samples.centre)] if not self.restarts else []
+        runs = []
         for _ in range(self.restarts):
             first = started(samples, self.student.components, self.kind, generator)
-            short = Ascent(samples, first, self.kind, least, iterations=10, tolerance=0.0)
-            starts.append(short.moments)
+            runs.append(Ascent(samples, first, self.kind, least, iterations=10, tolerance=0.0))
+        runs.sort(key=lambda run: run.history[-1])
+        starts = [run.moments for run in runs] or [self.student.moments(samples.centre)]
+        starts.append(starts[-1])  # which stays as it is
         self._moments = Moments(*map(torch.stack, zip(*starts, strict=True)))
         start = self._state_of(self._moments)
         self._state, self._average = _each(torch.clone, start), _each(torch.clone, start)
         self._score = torch.zeros_like(self._moments.weights[:, 0])
-        self._best = _each(lambda tensor: tensor[:1].clone(), self._moments)
+        self._best = _each(lambda tensor: tensor[-1:].clone(), self._moments)
         self._fixed = {"centre": samples.centre, "least": least}
         self._write(torch.ones_like(self.progress.finite))
 
@@ -107,11 +111,12 @@ class StepwiseEM:
         x = self.student.rows(batch.x).double() - self._fixed["centre"]
         weight = None if batch.weight is None else batch.weight.double()
         losses, goal = self._expect(x, weight)  # of all mixtures, the student's at the end
+        goal = _each(lambda old, new: torch.cat([new[:-1], old[-1:]]), self._state, goal)
         good = progress.finite & losses.isfinite().all()
         t = progress.done[0]
         rate = self.schedule(t, self.steps).clamp(0, 1)
-        if self._window:
-            rate = rate.clamp_max(len(x) / self._window)
+        if self.window:
+            rate = rate.clamp_max(len(x) / (len(x) * (t + 1) / 10).clamp(*self._windows))
         state = _each(lambda old, new: (1 - rate) * old + rate * new, self._state, goal)
         moments = self._moments_of(state, self._moments)
         late = t - self._averaged_from(self.steps)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from limbeck.arrays import Batch, X, leaves, map_tensors, random, rows
+from limbeck.arrays import Batch, X, leaves, map_tensors, rows
 from limbeck.condensation.predict_function import PredictFunction, class_logs, unpair
 from limbeck.distributions.base import Distribution, Shape, average
 from limbeck.errors import ArgumentError, PseudoDrawWarning, warn
@@ -75,18 +75,11 @@ class FreshDraws(Stateful):
         return {"stream": self.posterior} if isinstance(self.posterior, Stream) else {}
 
 
-def draws_to_compare(posterior: Draws | Stream, count: int) -> Draws:
-    r"""Stored draws; of a stream its next ones, or `StreamEnded`."""
+def stored_draws(posterior: Draws | Stream, count: int, short: bool = False) -> Draws:
+    r"""Stored draws; of a stream its next ones, or `StreamEnded`; or, if `short`, what is left."""
     if isinstance(posterior, Draws):
         return posterior
-    return Draws.one_chain(posterior.next(count))
-
-
-def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
-    r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
-    places = torch.arange(parts, dtype=torch.float64)
-    places += random(torch.rand, (parts,), places, generator)
-    return (places * (count / parts)).long().clamp_max(count - 1)
+    return Draws.one_chain(posterior.next(count, short))
 
 
 def is_online(online: bool | str, draws: Draws | Stream) -> bool:
@@ -138,17 +131,17 @@ class Request:
         values: list[object] = [] if self.student is None else list(self.student.parameters())
         x = self.inputs.x if isinstance(self.inputs, Dataset) else self.inputs
         values += list(x.values()) if isinstance(x, dict) else [x]
-        values += list(self.draws.parts.values()) if isinstance(self.draws, Draws) else []
+        values += list(self.draws.parts.values()) if self.draws is not None else []
         dtypes = (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point())
         return next(dtypes, torch.get_default_dtype())
 
     def bind(self, x: X | None) -> tuple[PredictFunction, Draws | Stream]:
         r"""A function checked at a few draws, and draws that are converted when they are taken."""
         draws = self.draws.to(self.device, self.dtype)
-        if isinstance(draws, Stream):  # whose first draws do not come again
-            return PredictFunction(self.predict, draws.next(8), x), draws
-        index = torch.linspace(0, draws.count - 1, min(8, draws.count)).long()
-        return PredictFunction(self.predict, draws.take(index), x), draws
+        if isinstance(draws, Stream):
+            return PredictFunction(self.predict, draws.peek(8), x), draws
+        some = draws.take(torch.linspace(0, draws.count - 1, min(8, draws.count)).long())
+        return PredictFunction(self.predict, some, x), draws
 
 
 def diagnose(draws: Draws | Stream) -> Diagnostics | None:

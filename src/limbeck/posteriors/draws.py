@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import integer
-from limbeck.arrays import Array, X, as_dict, as_tensor
+from limbeck.arrays import Array, X, as_dict, as_tensor, random
 from limbeck.errors import ArgumentError, shown
 from limbeck.records import read_record
 from limbeck.samplers.diagnostics import disagreement, effective_size, r_hat
@@ -205,6 +205,14 @@ class Draws:
             {name: part.to(self.device, self.dtype) for name, part in chosen.items()}
         )
 
+    def in_time(self, index: Tensor) -> Tensor:
+        r"""The numbers of draws by their places in time: all chains at a time, then at the next."""
+        return index % self.chains * self.per_chain + index // self.chains
+
+    def over_time(self, count: int, generator: torch.Generator | None) -> X:
+        r"""So many draws, evenly spread over time: those of a stream of the same chains."""
+        return self.take(self.in_time(strata(self.count, count, generator)))
+
     def blocks(self, size: int) -> Iterator[X]:
         r"""All draws in order, at most so many at once."""
         for start in range(0, self.count, size):
@@ -256,6 +264,13 @@ class Draws:
 
     def __repr__(self) -> str:
         return f"Draws({self.chains:,} chains of {self.per_chain:,}: {self.structure})"
+
+
+def strata(count: int, parts: int, generator: torch.Generator | None) -> Tensor:
+    r"""One number of each of `parts` even pieces of 0 … count − 1, at random."""
+    places = torch.arange(parts, dtype=torch.float64)
+    places += random(torch.rand, (parts,), places, generator)
+    return (places * (count / parts)).long().clamp_max(count - 1)
 
 
 def spread(dim: int, most: int) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import UserObject, checked_arguments
-from limbeck.errors import ArgumentError, LimbeckError
+from limbeck.errors import ArgumentError
 
 # log densities (n,) and their derivatives by name, of arrays (n, ...) by name
 Evaluate = Callable[[dict[str, np.ndarray]], tuple[np.ndarray, dict[str, np.ndarray]]]
@@ -64,13 +64,6 @@ def _function(evaluate: Evaluate, names: tuple[str, ...]) -> Callable[..., Tenso
     return log_density
 
 
-def _import(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise LimbeckError(f"{name} is not installed, which this posterior needs") from error
-
-
 def _numpyro_support(constraint: Any, name: str) -> Any:
     r"""A constraint of NumPyro as a support; None for real numbers."""
     base = getattr(constraint, "base_constraint", None)
@@ -104,7 +97,7 @@ def from_numpyro(
         args: Arguments of the model, as in `mcmc.run`.
         kwargs: Keyword arguments of the model, with the data.
     """
-    jax, numpyro = _import("jax"), _import("numpyro")
+    jax, numpyro = import_module("jax"), import_module("numpyro")
     seeded = numpyro.handlers.seed(model, jax.random.PRNGKey(0))
     trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
     sites = {n: s for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
@@ -146,7 +139,7 @@ def from_pymc(model: UserObject[Any], idata: UserObject[Any]) -> Program:
         model: The `pymc.Model`.
         idata: What `pymc.sample` returned, with a group "posterior".
     """
-    pymc, pytensor = _import("pymc"), _import("pytensor")
+    pymc, pytensor = import_module("pymc"), import_module("pytensor")
     if model.discrete_value_vars:
         names = [variable.name for variable in model.discrete_value_vars]
         raise ArgumentError("model", f"discrete variables {names}", "continuous ones")

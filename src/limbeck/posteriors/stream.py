@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import integer
-from limbeck.arrays import Array, X, as_array, as_tensor, label, rows, strip_prefix
+from limbeck.arrays import Array, X, as_array, as_dict, as_tensor, label, rows, strip_prefix
 from limbeck.errors import ArgumentError, CheckpointError, LimbeckError
 from limbeck.posteriors import draws as stored
 from limbeck.posteriors.draws import Device, Diagnostics, Structure, choose
@@ -121,7 +121,7 @@ class Stream:
         self._call: Any = getattr(source, "step", None)
         if not callable(self._call):
             self._call = iter(source).__next__
-        self._structure: Structure | None = None
+        self._parts: dict[str, Array] = {}
         self._held: dict[str, Tensor] = {}  # what is left of the last batch, (k, ...) each
         self._diagnostics: OnlineDiagnostics | None = None
         self._equal_batches = not in_time  # all batches so far are of as many chains
@@ -129,10 +129,14 @@ class Stream:
     @property
     def structure(self) -> Structure:
         r"""The structure of one draw; reads the first batch if none was read."""
-        if self._structure is None:
+        return Structure.of(self.parts)
+
+    @property
+    def parts(self) -> dict[str, Array]:
+        r"""The variables as the first batch had them, without draws: (0, ...) each."""
+        if not self._parts:
             self._held = self._next_batch()
-        assert self._structure is not None
-        return self._structure
+        return self._parts
 
     def next(self, n: int, short: bool = False) -> X:
         r"""The next n draws, in the structure: (n, ...) each; or, if `short`, what is left."""
@@ -157,6 +161,14 @@ class Stream:
         if len(pieces) > 1:
             parts = {name: torch.cat([piece[name] for piece in pieces]) for name in parts}
         return self.structure.pack(parts)
+
+    def peek(self, n: int) -> X:
+        r"""The next n draws, which come again."""
+        draws = self.next(n)
+        pieces = [as_dict(draws), self._held] if self._held else [as_dict(draws)]
+        self._held = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+        self.used -= n
+        return draws
 
     def to(self, device: Device = None, dtype: torch.dtype | None = None) -> Stream:
         r"""Give draws on a device and of a floating type from now on."""
@@ -251,12 +263,13 @@ class Stream:
             raise self.end from error
         self.batches += 1
         try:
-            batch: Any = _read_batch(raw, self.batches, self._structure, self._choose)
+            like = Structure.of(self._parts) if self._parts else None
+            batch: Any = _read_batch(raw, self.batches, like, self._choose)
         except ArgumentError as error:
             self._break(error)
         self.seen += rows(batch)
-        if self._structure is None:
-            self._structure = Structure.of(batch)
+        if not self._parts:
+            self._parts = {name: 0 * array[:0] for name, array in batch.items()}  # no views
             self.dtype = self.dtype or stored.common_dtype(batch.values())
             self.notes = tuple(stored.whole_notes(batch, self.dtype))
         return batch

@@ -17,7 +17,7 @@ from limbeck.condensation.agreement import Agreement, predictive
 from limbeck.condensation.condensed import Condensed
 from limbeck.condensation.held_out import NewInputs
 from limbeck.condensation.sample_bag import SampleBag
-from limbeck.condensation.teachers import draws_to_compare
+from limbeck.condensation.teachers import stored_draws
 from limbeck.distributions import average
 from limbeck.posteriors.draws import Draws
 from limbeck.posteriors.stream import StreamEnded
@@ -44,7 +44,7 @@ def condensed(
     draws, stream = None, result.posterior
     if result.calling is not None and stream is not None:
         try:
-            draws = draws_to_compare(stream, STREAM_DRAWS)
+            draws = stored_draws(stream, STREAM_DRAWS)
         except StreamEnded:
             notes.append("The stream has no further draws to compare the student with.")
         if draws is not None and draws is not stream:
