@@ -6,6 +6,7 @@ import torch
 from torch.distributions import Gamma, Normal
 
 import limbeck as lb
+from limbeck.posteriors import programs
 from tests.refusals import refused
 
 Y = np.array([0.3, 1.2, -0.4, 0.9])
@@ -72,3 +73,13 @@ def test_pymc():
     assert abs(one.value - other.value) < 0.01
     with refused("idata", "no draws of"):
         lb.from_pymc(model, {"posterior": {}})
+
+
+@pytest.mark.parametrize("read", [lb.from_pymc, lambda model, data: lb.from_numpyro(model, data)])
+def test_a_missing_library_is_named(monkeypatch, read):
+    def missing(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(programs, "import_module", missing)
+    with pytest.raises(lb.LimbeckError, match="is not installed"):
+        read(object(), object())

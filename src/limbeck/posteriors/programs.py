@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import UserObject, checked_arguments
-from limbeck.errors import ArgumentError
+from limbeck.errors import ArgumentError, LimbeckError
 
 # log densities (n,) and their derivatives by name, of arrays (n, ...) by name
 Evaluate = Callable[[dict[str, np.ndarray]], tuple[np.ndarray, dict[str, np.ndarray]]]
@@ -64,6 +64,13 @@ def _function(evaluate: Evaluate, names: tuple[str, ...]) -> Callable[..., Tenso
     return log_density
 
 
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise LimbeckError(f"{name} is not installed, which this posterior needs") from error
+
+
 def _numpyro_support(constraint: Any, name: str) -> Any:
     r"""A constraint of NumPyro as a support; None for real numbers."""
     base = getattr(constraint, "base_constraint", None)
@@ -97,7 +104,7 @@ def from_numpyro(
         args: Arguments of the model, as in `mcmc.run`.
         kwargs: Keyword arguments of the model, with the data.
     """
-    jax, numpyro = import_module("jax"), import_module("numpyro")
+    jax, numpyro = _import("jax"), _import("numpyro")
     seeded = numpyro.handlers.seed(model, jax.random.PRNGKey(0))
     trace = numpyro.handlers.trace(seeded).get_trace(*args, **kwargs)
     sites = {n: s for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
@@ -139,7 +146,7 @@ def from_pymc(model: UserObject[Any], idata: UserObject[Any]) -> Program:
         model: The `pymc.Model`.
         idata: What `pymc.sample` returned, with a group "posterior".
     """
-    pymc, pytensor = import_module("pymc"), import_module("pytensor")
+    pymc, pytensor = _import("pymc"), _import("pytensor")
     if model.discrete_value_vars:
         names = [variable.name for variable in model.discrete_value_vars]
         raise ArgumentError("model", f"discrete variables {names}", "continuous ones")
