@@ -97,7 +97,8 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     def turn_each(x: Tensor) -> Tensor:
         x, activation = x.clone(), x @ W + b
         hidden = softplus(activation).sum(1)
-        for i, (weights, bias) in enumerate(zip(W, a, strict=True)):
+        sites = promising_sites(x, activation, hidden)
+        for i, weights, bias in zip(sites.tolist(), W[sites], a[sites], strict=True):
             change = 1 - 2 * x[:, i]  # of this bit, if it turns
             turned = torch.addcmul(activation, change[:, None], weights)
             turned_hidden = softplus(turned).sum(1)
@@ -106,6 +107,18 @@ def _climb_rbm(rbm: RBM, x: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
             activation = torch.where(better[:, None], turned, activation)
             x[:, i] += better * change
         return x
+
+    def promising_sites(x: Tensor, activation: Tensor, hidden: Tensor) -> Tensor:
+        # sites that gain in some row if they turn alone: after steps of all bits, few
+        gains = torch.zeros_like(a, dtype=torch.bool)
+        size = max(1, (2**17 if W.device.type == "cpu" else BLOCK) // activation.numel())
+        for start in range(0, len(a), size):
+            part = slice(start, start + size)
+            change = 1 - 2 * x[:, part]  # (rows, sites)
+            turned = torch.addcmul(activation[:, None], change[..., None], W[part])
+            gain = softplus(turned).sum(2) - hidden[:, None] + change * a[part]
+            gains[part] = (gain > _noise(hidden)[:, None]).any(0)
+        return gains.nonzero().flatten()
 
     x = _until_still(turn_each, _until_still(turn_all, x.double(), rounds), rounds)
     return x @ a + softplus(x @ W + b).sum(1) + rbm.constant, x.to(rbm.W.dtype)
