@@ -255,8 +255,8 @@ def test_a_teacher_that_knows_the_rows_by_heart_leaves_a_student_unchecked():
     assert at_rows < 0.9 < at_mixtures
     (note,) = [note for note in result.notes if "by heart" in note]
     assert note.startswith("Unchecked")
-    assert f"{at_rows:.3f} to it" in note
-    assert f"mixtures of them {at_mixtures:.3g}" in note
+    assert f"an R² of {at_rows:.3f} to its teacher" in note
+    assert f"an R² of {at_mixtures:.3f} to it at mixtures" in note
 
 
 def test_a_rare_class_that_is_ranked_badly_is_named():

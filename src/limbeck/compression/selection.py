@@ -110,6 +110,11 @@ class Attempt:
         return max(part.fidelity for part in self.parts)
 
     @property
+    def least(self) -> float:
+        r"""The lower one."""
+        return min(part.fidelity for part in self.parts)
+
+    @property
     def near(self) -> bool:
         r"""Whether next to nothing is left to learn of the teacher's variation."""
         return min(part.unexplained for part in self.parts) < NEAR
@@ -266,7 +271,7 @@ def nearer_student(first: Attempt, plain: Problem, probe: Attempt | None, tried:
         own = in_folder(recipe, str(student), student=student, steps=steps)
         others.append(other := attempt(problem, own))
         # clearly nearer, and not at mixtures alone, which may be unlike rows
-        good_net = best.fidelity >= ENOUGH and not isinstance(best.recipe.student, Forest)
+        good_net = best.least >= ENOUGH and not isinstance(best.recipe.student, Forest)
         gain = FOREST_GAIN if forest and good_net else MIN_GAIN
         nearer = other.parts[0].divergence <= best.parts[0].divergence  # at rows alone
         nearer = nearer and other.divergence < gain * best.divergence
@@ -364,7 +369,7 @@ def verdict(best: Attempt) -> list[str]:
     if not len(problem.held_out) and not unmixed:
         return notes  # no rows have the teacher's own targets, and none are labelled only for this
     task, (t, p) = problem.teacher.task, best.compared()[0]
-    n, fidelity, at_rows = len(t), best.fidelity, best.parts[0].fidelity
+    n, fidelity = len(t), best.fidelity
     where = f"{n:,} {'training' if not len(problem.held_out) else 'held-out'} rows"
     most = "" if len(best.parts) == 1 else "at most "  # the higher of two is reported
     measure = "an R² of {}{:.3f} to" if task == "regression" else "an agreement of {}{:.1%} with"
@@ -372,11 +377,12 @@ def verdict(best: Attempt) -> list[str]:
     varies = task != "regression" or t.var() > 0
     if fidelity < ENOUGH and varies:
         doubts.append(f"has {measure.format(most, fidelity)} its teacher, below {ENOUGH}")
-    elif at_rows < ENOUGH and varies:
+    elif best.least < ENOUGH and varies:
+        shown = [measure.format("", part.fidelity) for part in best.parts]
         notes.append(
-            f"Unchecked: at {where}, which the teacher may know by heart, the student has "
-            f"{measure.format('', at_rows)} it, and at mixtures of them {fidelity:.3g}; report(X) "
-            "at rows that are new to both tells which holds."
+            f"Unchecked: the student has {shown[0]} its teacher at {where}, which that may know by "
+            f"heart, but {shown[1]} it at mixtures of them, which may be unlike other rows; "
+            "report(X) at rows that are new to both tells more."
         )
     if (
         fidelity >= ENOUGH and task == "regression" and t.shape[1] > 1
