@@ -213,19 +213,19 @@ REFUSED = {
     "a sum over all": (
         lambda: Energy(torch.sum, Binary(2))(torch.zeros(3, 2)),
         "fn",
-        r"energies of shape \(\) for 3 events",
+        r"a Tensor of shape \(\)",
         r"shape \(3,\)",
     ),
     "a column": (
         lambda: Energy(lambda x: x[:, :1], Binary(2))(torch.zeros(3, 2)),
         "fn",
-        r"energies of shape \(3, 1\)",
+        r"a Tensor of shape \(3, 1\)",
         "",
     ),
     "a number": (
         lambda: Energy(lambda x: 1.0, Binary(2))(torch.zeros(3, 2)),
         "fn",
-        "energies of type float",
+        "a float",
         "",
     ),
     "NaN": (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X, as_dict, map_tensors
+from limbeck.arrays import Batch, X, as_dict, map_tensors, per_row
 from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.inputs.base import Nested, join_batches
 from limbeck.inputs.dataset import Dataset, as_inputs
@@ -303,9 +303,7 @@ class Seek(Nested):
         m = n * self.candidates
         with rename_argument("batch_size", "candidates", f" ({self.candidates} for each of {n})"):
             batch = self.source(m)
-        loss = self.loss_of(batch).detach()
-        if loss.shape != (m,):
-            raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")
+        loss = per_row(self.loss_of(batch), m, "loss_of").detach()
         q = self.probabilities(loss)
         chosen = torch.multinomial(q, n, replacement=True, generator=self.generator)
         weight = (1 / (m * q[chosen])).to(loss.dtype)

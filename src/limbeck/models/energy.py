@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.arguments import CountFromZero, Flag, UserObject, checked_arguments
-from limbeck.arrays import as_part
+from limbeck.arrays import as_part, per_row
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import as_power, sweep
@@ -175,15 +175,7 @@ class Energy(Unnormalized):
         r"""log p̃(x) = −fn(x) / temperature, (n,)."""
         if not isinstance(x, Tensor):
             raise ArgumentError("x", shown(x), "a tensor (n, *shape)")
-        energy = self.fn(x)
-        if not isinstance(energy, Tensor):
-            raise ArgumentError("fn", f"energies of type {type(energy).__name__}", "a tensor (n,)")
-        if energy.is_complex():
-            raise ArgumentError("fn", f"energies of {energy.dtype}", "real numbers")
-        if energy.shape != x.shape[:1]:
-            received = f"energies of shape {tuple(energy.shape)} for {len(x)} events"
-            raise ArgumentError("fn", received, f"shape ({len(x)},), an energy for each")
-        return energy / -self.temperature
+        return per_row(self.fn(x), len(x), "fn") / -self.temperature
 
     forward = log_unnormalized
 

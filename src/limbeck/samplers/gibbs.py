@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Function, Number, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, shown
+from limbeck.arrays import per_row
+from limbeck.errors import ArgumentError
 from limbeck.supports import Discrete
 
 
@@ -43,9 +44,7 @@ def sweep(
     power = torch.as_tensor(as_power(beta, n), dtype=torch.float64, device=x.device)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
-    if not isinstance(present, Tensor) or present.shape != (n,):
-        raise ArgumentError("log_density", f"values {shown(present)}", f"a tensor ({n},)")
-    worst = present
+    worst = present = per_row(present, n, "log_density")
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
     for site in range(support.size):
         now = x[:, site].clone()
