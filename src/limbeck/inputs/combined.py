@@ -45,9 +45,6 @@ class Augment(Nested):
         return Batch(x, batch.y, batch.weight)
 
 
-FEW_CATEGORIES = 32  # up to which products of indicators are faster than comparisons
-
-
 def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int = 2**24) -> Tensor:
     r"""The number (N,) of the row nearest to each row, other than itself.
 
@@ -66,7 +63,8 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         coordinates.append(((columns - low)[:, continuous] / extent[continuous]).to(wide) - 0.5)
         for column in columns[:, ~continuous].unbind(1):
             values, places = torch.unique(column, return_inverse=True)
-            if len(values) <= FEW_CATEGORIES:  # indicators that differ are at the distance √2
+            # up to 32, products of indicators, which are √2 apart, are faster than comparisons
+            if len(values) <= 32:
                 coordinates.append(functional.one_hot(places, len(values)).to(wide) / 2**0.5)
             else:
                 codes.append(column.contiguous())

@@ -179,16 +179,10 @@ class Energy(Unnormalized):
 
     forward = log_unnormalized
 
-    def _check_shape(self, x: Tensor) -> None:
-        dense = x.layout == torch.strided and not x.is_meta
-        if x.shape[1:] != self.support.shape or not x.is_floating_point() or not dense:
-            received = f"{x.dtype} of shape {tuple(x.shape)}{'' if dense else ', without an array'}"
-            raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
-
     @checked_arguments
     def advance(self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, *shape) after so many sweeps."""
-        self._check_shape(x)
+        self.support.check_shape(x)
         if self.sampler is not None:
             chains: object = self.sampler(x, sweeps, generator)
             if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
@@ -241,13 +235,12 @@ class Energy(Unnormalized):
 
         β is a number from 0, or one for each chain (n,).
         """
-        self._check_shape(x)
+        self.support.check_shape(x)
         log, support, chains = self.log_unnormalized, self.support, x
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
-        if known is not None and known.shape != (len(x),):
-            raise ArgumentError("known", f"shape {tuple(known.shape)}", f"log p̃ ({len(x)},) of x")
+        known = None if known is None else per_row(known, len(x), "known")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
             return pairs.sweep(x, sweeps, generator, beta)

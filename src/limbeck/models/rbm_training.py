@@ -18,7 +18,6 @@ from limbeck.progress import tracked
 from limbeck.training.config import choose_device
 from limbeck.training.result import History
 
-MIN_STEPS = 2000  # of a run of default length, for small data
 EXACT_UNITS = 18  # on the smaller side, up to which log Z is exact at every evaluation
 ANNEALED = 100  # chains, and temperatures, of an estimate of log Z while training
 PARTS = 10  # of a training; after each the RBM is evaluated
@@ -241,7 +240,7 @@ def train_rbm(
     base = ((ones + 1) / (n + 1 - ones)).log().float().to(place)  # log odds
     bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     of_epoch = -(-n // batch_size)
-    steps = (epochs or max(20, -(-MIN_STEPS // of_epoch))) * of_epoch
+    steps = (epochs or max(20, -(-2000 // of_epoch))) * of_epoch  # 2,000 for small data
     if seconds is not None and epochs is None:
         steps = arg.LARGEST
 
