@@ -270,7 +270,7 @@ def test_refusals_say_what_came_and_what_is_accepted(case):
 
 def test_sparse_chains_and_known_log_densities_of_others_are_refused():
     energy = lb.Energy(lambda x: x.square().sum(1), support=lb.Binary(3))
-    with refused("x", "without an array"):
+    with refused("x", "torch.sparse_coo"):
         energy.advance(torch.zeros(2, 3).to_sparse())
     with refused("known", r"shape \(2, 3\)"):
         energy.sites(torch.zeros(2, 3), known=torch.zeros(2, 3))

@@ -100,8 +100,7 @@ def adapt(value: Any, argument: str = "predict") -> Any:
         raise ArgumentError(argument, received, "numbers, or vectors, as outcomes")
     parameters = _parameters(value, argument)
     dims = tuple(v.ndim - len(value.batch_shape) if v.ndim else 0 for v in parameters.values())
-    base_kind: Any = type(value)
-    family = _family(base_kind, tuple(parameters), dims, len(value.event_shape), steps)
+    family = _family(type(value), tuple(parameters), dims, len(value.event_shape), steps)
     return family(*parameters.values())
 
 
