@@ -190,8 +190,7 @@ class FilePath(Converter):
         parts = [os.fsencode(part) for part in Path(value).parts]
         if not str(value) or any(b"\0" in part or len(part) > 255 for part in parts):
             raise ValueError
-        path: str | Path = value
-        return path
+        return value
 
 
 class DeviceName(Converter):
@@ -323,5 +322,4 @@ def _checked(function: Checked, declares: Callable[..., Any]) -> Checked:
 
 def integer(argument: str, value: object, expected: str, least: int | None = None) -> int:
     r"""A whole number from `least`."""
-    result: int = Whole(least)(argument, value, expected)
-    return result
+    return Whole(least)(argument, value, expected)

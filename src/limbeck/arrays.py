@@ -233,6 +233,15 @@ def check_rows(values: Tensor, rows: int, argument: str, of: str) -> None:
         raise ArgumentError(argument, f"{len(values)} rows", f"as many rows as {of}: {rows}")
 
 
+def per_row(values: object, n: int, argument: str) -> Tensor:
+    r"""Real numbers (n,) that a user's function has returned, one for each row."""
+    if isinstance(values, Tensor) and values.shape == (n,) and not values.is_complex():
+        return values
+    received = f"a {type(values).__name__} of shape {tuple(getattr(values, 'shape', ()))}"
+    received += f", {values.dtype}" if isinstance(values, Tensor) else ""
+    raise ArgumentError(argument, received, f"a tensor of shape ({n},), a real number for each")
+
+
 def as_array(value: Any, argument: str) -> Array:
     r"""The numbers of a dense array, not copied: of a tensor, or of whatever NumPy can read."""
     if isinstance(value, Tensor):

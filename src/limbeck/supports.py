@@ -33,6 +33,15 @@ class Support:
 
     def check(self, x: Tensor, argument: UserObject[str] = "x") -> Tensor:
         r"""The same x, if it is a batch of events of this support; an error if not."""
+        self.check_shape(x, argument)
+        outside = ~self.contains(x)
+        if outside.any():
+            received = f"{int(outside.sum()):,} values such as {x[outside][0].item():g}"
+            raise ArgumentError(argument, received, self.description)
+        return x
+
+    def check_shape(self, x: Tensor, argument: UserObject[str] = "x") -> None:
+        r"""Refuse what is no batch of events by its type or shape, whatever its values."""
         dense = isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
         if not dense or not x.is_floating_point():
             kind = f"{x.dtype}, {x.layout}" if isinstance(x, Tensor) else type(x).__name__
@@ -40,11 +49,6 @@ class Support:
         if x.shape[1:] != self.shape:
             expected = f"shape (n, {', '.join(map(str, self.shape))})"
             raise ArgumentError(argument, f"shape {tuple(x.shape)}", expected)
-        outside = ~self.contains(x)
-        if outside.any():
-            received = f"{int(outside.sum()):,} values such as {x[outside][0].item():g}"
-            raise ArgumentError(argument, received, self.description)
-        return x
 
     def contains(self, x: Tensor) -> Tensor:
         r"""Which numbers of x are values of the support."""

@@ -85,7 +85,7 @@ def test_probabilities(loss, expected):
 def test_errors_name_what_is_wrong():
     with refused("inputs", "a Seek without a loss"):
         Seek(Noise(1))(3)
-    with refused("loss_of", r"losses of shape \(\)"):
+    with refused("loss_of", r"a Tensor of shape \(\)"):
         seek(Noise(1), lambda batch: batch.x.mean())(3)
     with refused("candidates", "12", expected=r"\(4 for each of 3\)"):
         seek(Dataset(torch.zeros(10)), lambda batch: batch.x)(3)

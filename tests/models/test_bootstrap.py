@@ -144,7 +144,7 @@ def test_a_checkpoint_of_another_ensemble_is_refused(tmp_path):
     train(X.float(), checkpoint=tmp_path)
     with raises_about(lb.CheckpointError, "student was"):
         train(X.float(), members=MEMBERS + 1, checkpoint=tmp_path, epochs=9)
-    with pytest.raises(lb.CheckpointError, match="another number of members or rows"):
+    with raises_about(lb.CheckpointError, "not 40"):
         train(X[:40].float(), Y[:40], checkpoint=tmp_path, epochs=9)
 
 

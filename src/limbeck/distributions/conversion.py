@@ -87,10 +87,9 @@ def adapt(value: Any, argument: str = "predict") -> Any:
     kind: Any = type(value)
     if kind in OWN:
         return OWN[kind](value)
-    if kind is td.MixtureSameFamily:
-        mixed: Any = value
-        weights = _either(mixed.mixture_distribution)
-        parts = adapt(mixed.component_distribution, argument)
+    if type(value) is td.MixtureSameFamily:
+        weights = _either(value.mixture_distribution)
+        parts = adapt(value.component_distribution, argument)
         return Mixture(weights.get("probs", ABSENT), parts, weights.get("logits", ABSENT))
     steps = 0
     while isinstance(value, td.Independent):

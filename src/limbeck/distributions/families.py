@@ -38,7 +38,6 @@ class DerivedFamily(Distribution):
 
     __slots__ = ()
     components: Any
-    event = 0
     discrete = property(lambda self: self.components.discrete)
 
 

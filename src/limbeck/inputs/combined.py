@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X, as_dict, map_tensors
+from limbeck.arrays import Batch, X, as_dict, map_tensors, per_row
 from limbeck.errors import ArgumentError, rename_argument, shown
 from limbeck.inputs.base import Nested, join_batches
 from limbeck.inputs.dataset import Dataset, as_inputs
@@ -45,9 +45,6 @@ class Augment(Nested):
         return Batch(x, batch.y, batch.weight)
 
 
-FEW_CATEGORIES = 32  # up to which products of indicators are faster than comparisons
-
-
 def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int = 2**24) -> Tensor:
     r"""The number (N,) of the row nearest to each row, other than itself.
 
@@ -66,7 +63,8 @@ def nearest(parts: dict[str, Tensor], categorical: dict[str, Tensor], block: int
         coordinates.append(((columns - low)[:, continuous] / extent[continuous]).to(wide) - 0.5)
         for column in columns[:, ~continuous].unbind(1):
             values, places = torch.unique(column, return_inverse=True)
-            if len(values) <= FEW_CATEGORIES:  # indicators that differ are at the distance √2
+            # up to 32, products of indicators, which are √2 apart, are faster than comparisons
+            if len(values) <= 32:
                 coordinates.append(functional.one_hot(places, len(values)).to(wide) / 2**0.5)
             else:
                 codes.append(column.contiguous())
@@ -303,9 +301,7 @@ class Seek(Nested):
         m = n * self.candidates
         with rename_argument("batch_size", "candidates", f" ({self.candidates} for each of {n})"):
             batch = self.source(m)
-        loss = self.loss_of(batch).detach()
-        if loss.shape != (m,):
-            raise ArgumentError("loss_of", f"losses of shape {tuple(loss.shape)}", f"({m},)")
+        loss = per_row(self.loss_of(batch), m, "loss_of").detach()
         q = self.probabilities(loss)
         chosen = torch.multinomial(q, n, replacement=True, generator=self.generator)
         weight = (1 / (m * q[chosen])).to(loss.dtype)

@@ -259,12 +259,6 @@ class Loader(Inputs):
         raise ArgumentError("loader", "no items in a pass", "a loader with items in every pass")
 
 
-ACCEPTED = (
-    "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric data frame, "
-    "a torch Dataset or DataLoader, a model with a method sample, or a function of n"
-)
-
-
 @checked_arguments
 def as_inputs(value: UserObject[object], argument: Text = "inputs") -> Inputs:
     r"""A value as a source of inputs.
@@ -293,4 +287,7 @@ def as_inputs(value: UserObject[object], argument: Text = "inputs") -> Inputs:
     if callable(value) and not module:
         return Function(value)
     lacks = ", a module without a method sample" if module else ""
-    raise ArgumentError(argument, f"a {type(value).__name__}{lacks}", ACCEPTED)
+    expected = "an input source of limbeck.inputs, a tensor, an array, a dict of these, a numeric "
+    expected += "data frame, a torch Dataset or DataLoader, a model with a method sample, or a "
+    expected += "function of n"
+    raise ArgumentError(argument, f"a {type(value).__name__}{lacks}", expected)

@@ -99,7 +99,7 @@ class Autoregressive(Specified):
 
     @torch.no_grad()
     def _draws(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        like = self._like()
+        like = next(self.parameters())
         uniforms = random(torch.rand, (n, self.inputs), like, generator)
         rows = max(1, NUMBERS.get(like.device.type, NUMBERS["cpu"]) // self._units)
         parts = [self._draw(block) for block in uniforms.split(rows)]
@@ -131,7 +131,7 @@ class Autoregressive(Specified):
         """
         if hasattr(data, "__array__"):
             events = as_part(data, "data").values
-            data = self.support.check(events.to(self._like().dtype), "data")
+            data = self.support.check(events.to(next(self.parameters()).dtype), "data")
         training = Training.from_options(options, (), type(self).fit, steps=steps)
         return train(None, self, data, losses.kl(), training)
 
@@ -176,13 +176,10 @@ class Autoregressive(Specified):
     def _zeros(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.zeros(*shape, dtype=self._dtype, device=self.order.device))
 
-    def _like(self) -> Tensor:
-        r"""A tensor of the parameters' type and device."""
-        return next(self.parameters())
-
     def _codes(self, x: Tensor, check: bool) -> Tensor:
         r"""Events as codes (n, I) in order; `check` reads their values, where possible."""
-        dtype, shape, tensor = self._like().dtype, self.support.shape, isinstance(x, Tensor)
+        dtype, shape = next(self.parameters()).dtype, self.support.shape
+        tensor = isinstance(x, Tensor)
         if not tensor or x.dtype != dtype or x.shape[1:] != shape:
             received = f"{x.dtype} of shape {tuple(x.shape)}" if tensor else f"a {type(x).__name__}"
             expected = f"{dtype} of shape (n, {', '.join(map(str, shape))})"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.arguments import CountFromZero, Flag, UserObject, checked_arguments
-from limbeck.arrays import as_part
+from limbeck.arrays import as_part, per_row
 from limbeck.errors import ArgumentError, LimbeckError, shown
 from limbeck.models.checks import Generator, Maybe, Pair
 from limbeck.samplers.gibbs import as_power, sweep
@@ -175,28 +175,14 @@ class Energy(Unnormalized):
         r"""log p̃(x) = −fn(x) / temperature, (n,)."""
         if not isinstance(x, Tensor):
             raise ArgumentError("x", shown(x), "a tensor (n, *shape)")
-        energy = self.fn(x)
-        if not isinstance(energy, Tensor):
-            raise ArgumentError("fn", f"energies of type {type(energy).__name__}", "a tensor (n,)")
-        if energy.is_complex():
-            raise ArgumentError("fn", f"energies of {energy.dtype}", "real numbers")
-        if energy.shape != x.shape[:1]:
-            received = f"energies of shape {tuple(energy.shape)} for {len(x)} events"
-            raise ArgumentError("fn", received, f"shape ({len(x)},), an energy for each")
-        return energy / -self.temperature
+        return per_row(self.fn(x), len(x), "fn") / -self.temperature
 
     forward = log_unnormalized
-
-    def _check_shape(self, x: Tensor) -> None:
-        dense = x.layout == torch.strided and not x.is_meta
-        if x.shape[1:] != self.support.shape or not x.is_floating_point() or not dense:
-            received = f"{x.dtype} of shape {tuple(x.shape)}{'' if dense else ', without an array'}"
-            raise ArgumentError("x", received, f"floating-point events of {self.support!r}")
 
     @checked_arguments
     def advance(self, x: Tensor, sweeps: CountFromZero = 1, generator: Generator = None) -> Tensor:
         r"""Chains (n, *shape) after so many sweeps."""
-        self._check_shape(x)
+        self.support.check_shape(x)
         if self.sampler is not None:
             chains: object = self.sampler(x, sweeps, generator)
             if isinstance(chains, Tensor) and (chains.shape, chains.dtype) == (x.shape, x.dtype):
@@ -249,13 +235,12 @@ class Energy(Unnormalized):
 
         β is a number from 0, or one for each chain (n,).
         """
-        self._check_shape(x)
+        self.support.check_shape(x)
         log, support, chains = self.log_unnormalized, self.support, x
         if not isinstance(support, Discrete):
             expected = "advance(x, sweeps, generator), since site-wise Gibbs sampling is for "
             raise ArgumentError("advance", f"None over {support!r}", expected + "discrete supports")
-        if known is not None and known.shape != (len(x),):
-            raise ArgumentError("known", f"shape {tuple(known.shape)}", f"log p̃ ({len(x)},) of x")
+        known = None if known is None else per_row(known, len(x), "known")
         beta = as_power(beta, len(x))
         if (pairs := self._pairs_at(x, known)) is not None:
             return pairs.sweep(x, sweeps, generator, beta)

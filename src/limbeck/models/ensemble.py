@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limbeck import arguments as arg
-from limbeck.arrays import Batch, X, as_numbers
-from limbeck.errors import ArgumentError, CheckpointError, shown
+from limbeck.arrays import Batch, X, as_numbers, float_tensor
+from limbeck.errors import ArgumentError, shown
 from limbeck.inputs import Dataset
 from limbeck.losses.base import Loss
 from limbeck.models.checks import Specified
@@ -76,12 +76,10 @@ class Ensemble(Specified):
         self.register_buffer("weights", None)
         if weights is not None:
             w = as_numbers(weights, "weights").to("cpu", torch.float64)
-            if w.shape != (len(self),) or not bool(torch.all((w > 0) & w.isfinite())):
+            if w.shape != (len(self),) or not bool((w > 0).all()):
                 expected = f"{len(self)} positive finite numbers, one for each member"
                 raise ArgumentError("weights", w.tolist(), expected)
-            device = next((p.device for p in self.parameters()), w.device)
-            dtypes = (p.dtype for p in self.parameters() if p.is_floating_point())
-            self.weights = (w / w.sum()).to(device, next(dtypes, torch.float64))
+            self.weights = (w / w.sum()).to(float_tensor(self, w))
 
     def forward(self, x: arg.UserObject[X]) -> Tensor:
         r"""The average (n, classes) of the members' probabilities, or of their values (n, ...)."""
@@ -258,11 +256,6 @@ class Resamples(Dataset):
         assert isinstance(self.x, Tensor)
         assert self.y is not None
         return Batch(self.x[drawn.T], self.y[drawn.T].long())
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if state["rows"].shape != self.rows.shape:
-            raise CheckpointError("checkpoint: it is of another number of members or rows")
-        super().load_state_dict(state)
 
 
 class members_cross_entropy(Loss):  # noqa: N801 - losses are written as functions of their settings

@@ -76,8 +76,7 @@ class Flow(Specified):
     def log_prob(self, x: Tensor) -> Tensor:
         r"""Log density (n,) of rows (n, D)."""
         z = (matrix(x, self.dim) - self.shift) / self.scale
-        log_density: Tensor = self.flow().log_prob(z) - self.scale.log().sum()
-        return log_density
+        return self.flow().log_prob(z) - self.scale.log().sum()
 
     forward = log_prob
 
@@ -90,5 +89,4 @@ class Flow(Specified):
     def rsample(self, n: CountFromZero, generator: Generator = None) -> Tensor:
         r"""The same, differentiable with respect to the parameters."""
         z = random(torch.randn, (n, self.dim), self.shift, generator)
-        x: Tensor = self.flow().transform.inv(z)
-        return x * self.scale + self.shift
+        return self.flow().transform.inv(z) * self.scale + self.shift

@@ -36,6 +36,11 @@ class Recursive(Autoregressive):
         super().__setstate__(state)
         nade_op.prepare_tracing()
 
+    @classmethod
+    def _least_size(cls, fields: Mapping[str, Any]) -> int:
+        deep = fields.get("depth", 0) * fields.get("width", 0)  # of a DeepNADE
+        return 2 * fields["hidden"] * (cls._width(fields) + deep)
+
 
 class NADE(Recursive):
     r"""A neural autoregressive distribution estimator with one hidden layer.
@@ -151,10 +156,6 @@ class NADE(Recursive):
         mean = torch.zeros_like(b) if self.mean is None else self.mean
         return self._draw_run(uniforms, c.repeat(len(uniforms), 1), w, u, b, mean)
 
-    @classmethod
-    def _least_size(cls, fields: Mapping[str, Any]) -> int:
-        return 2 * cls._width(fields) * fields["hidden"]
-
     def spec(self) -> dict[str, Any]:
         if self.mean is None:
             return super().spec() | {"centre": None}
@@ -257,10 +258,6 @@ class DeepNADE(Recursive):
             self.leave.append(self._zeros(self.width, self.hidden))
         self.mean = nn.Buffer(torch.zeros_like(self.b))
         self._units = 4 * self.hidden + self.width
-
-    @classmethod
-    def _least_size(cls, fields: Mapping[str, Any]) -> int:
-        return fields["hidden"] * (3 * cls._width(fields) + 2 * fields["depth"] * fields["width"])
 
     @classmethod
     @checked_arguments

@@ -70,9 +70,12 @@ class Preprocessed(Specified):
     ) -> None:  # fmt: skip
         super().__init__()
         self.network, self.encoder = network, encoder
-        self.input_dtype: torch.dtype | None  # None takes inputs in the network's own
-        self.register_buffer("origin", None)
-        self.set_origin(origin)
+        if origin is not None:
+            like = next(network.parameters(), torch.empty(0))
+            origin = as_numbers(origin, "origin").to(like.device, torch.float64, copy=True)
+        self.register_buffer("origin", origin)
+        # None takes inputs in the network's own type
+        self.input_dtype: torch.dtype | None = None if origin is None else torch.float64
         scaled = out_shift is not None or out_scale is not None
         natural = "values" if scaled else getattr(network, "output_form", None)
         self.output_form = output_form or natural
@@ -96,14 +99,6 @@ class Preprocessed(Specified):
                 self.output_form = "values"
         for name, value in buffers.items():
             self.register_buffer(name, value)
-
-    def set_origin(self, origin: UserObject[Numbers]) -> None:
-        r"""Subtract this from raw inputs from now on, in float64; None subtracts nothing."""
-        if origin is not None:
-            like = next(self.network.parameters(), torch.empty(0))
-            origin = as_numbers(origin, "origin").to(like.device, torch.float64, copy=True)
-        self.origin = origin
-        self.input_dtype = None if origin is None else torch.float64
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         exact = self.origin

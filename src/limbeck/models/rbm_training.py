@@ -2,6 +2,7 @@ r"""Training of RBMs: persistent tempered chains, centred gradients, and monitor
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import time
@@ -17,7 +18,6 @@ from limbeck.progress import tracked
 from limbeck.training.config import choose_device
 from limbeck.training.result import History
 
-MIN_STEPS = 2000  # of a run of default length, for small data
 EXACT_UNITS = 18  # on the smaller side, up to which log Z is exact at every evaluation
 ANNEALED = 100  # chains, and temperatures, of an estimate of log Z while training
 PARTS = 10  # of a training; after each the RBM is evaluated
@@ -147,7 +147,7 @@ class Watch:
         # what independent bits have, which any useful RBM exceeds on the data
         self.least = self.highest = self._independent(self.data)
         self.best = self.least if self.held_out is None else self._independent(self.held_out)
-        self.parameters = [parameter.clone() for parameter in rbm.parameters()]
+        self.parameters = copy.deepcopy(rbm.state_dict())  # the best ones
 
     def diverged(self, step: int, rate: float, x: Tensor | None) -> bool:
         r"""Evaluate; whether most of what had been learned is lost, or nothing is finite."""
@@ -171,17 +171,12 @@ class Watch:
             self.highest = max(self.highest, value - error)
             if judged - error > self.best:
                 self.best, self.waited = judged - error, 0
-                self.parameters = [parameter.clone() for parameter in rbm.parameters()]
+                self.parameters = copy.deepcopy(rbm.state_dict())
         self.seconds += time.monotonic() - began
         return stale or not lost < value + 3 * error < math.inf
 
     def _independent(self, rows: Tensor) -> float:
         return float((rows * self.base - softplus(self.base)).sum(1).mean())
-
-    def restore(self) -> None:
-        r"""Set the RBM to the best parameters."""
-        for parameter, best in zip(self.rbm.parameters(), self.parameters, strict=True):
-            parameter.copy_(best)
 
 
 @torch.no_grad()
@@ -245,7 +240,7 @@ def train_rbm(
     base = ((ones + 1) / (n + 1 - ones)).log().float().to(place)  # log odds
     bits = bits.to(place, torch.uint8)  # a quarter of the floats' size
     of_epoch = -(-n // batch_size)
-    steps = (epochs or max(20, -(-MIN_STEPS // of_epoch))) * of_epoch
+    steps = (epochs or max(20, -(-2000 // of_epoch))) * of_epoch  # 2,000 for small data
     if seconds is not None and epochs is None:
         steps = arg.LARGEST
 
@@ -288,11 +283,11 @@ def train_rbm(
         if watch.diverged(step, rate, samples):
             recoveries.append(step)
             rate, adam, model = rate / 4, new_adam(), None
-            watch.restore()
+            rbm.load_state_dict(watch.parameters)
         elif held_out is not None and watch.waited >= patience:
             stop_reason = f"the held-out log likelihood (best {watch.best:.4g}) stopped improving"
             break
-    watch.restore()
+    rbm.load_state_dict(watch.parameters)
     rbm.zero_grad()
     rbm.history, rbm.stop_reason = watch.history, stop_reason
     if recoveries and watch.highest <= watch.least:

@@ -15,7 +15,6 @@ from limbeck.errors import ArgumentError, shown
 from limbeck.models.checks import Generator, Specified, matrix
 
 ONE_HOT = 16  # categories up to which each has an indicator
-WIDEST = 32  # the largest embedding that "auto" chooses
 
 
 class Numeric(NamedTuple):
@@ -173,7 +172,7 @@ def embedding_size(categories: int, embed: str | int) -> int:
     if embed == "one_hot" or (embed == "auto" and categories <= ONE_HOT):
         return 0
     if embed == "auto":
-        return min(WIDEST, round(1.6 * categories**0.56))
+        return min(32, round(1.6 * categories**0.56))
     size = integer("embed", embed, expected, least=1)
     return size if categories > ONE_HOT else 0
 

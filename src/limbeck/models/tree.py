@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from limbeck import arguments as arg
 from limbeck.errors import ArgumentError, shown
-from limbeck.models.checks import DtypeName, Specified
+from limbeck.models.checks import DtypeName, Specified, flat
 from limbeck.teachers.estimators import is_fitted
 
 # the forms of the sum: classes in two forms, values, or independent labels in two forms
@@ -122,9 +122,7 @@ class Trees(Specified):
         return len(self.roots)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor) or x.ndim == 0:
-            raise ArgumentError("x", f"a {type(x).__name__}", f"a tensor (n, {self.inputs})")
-        rows = (x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)).to(torch.float32)
+        rows = flat(x.to(torch.float32) if isinstance(x, Tensor) else x)
         if rows.shape[1] != self.inputs:
             raise ArgumentError("x", f"shape {tuple(x.shape)}", f"shape (n, {self.inputs})")
         missing = rows.isnan()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.arrays import as_numbers
+from limbeck.arrays import as_numbers, per_row
 from limbeck.errors import ArgumentError, CheckpointError, warn
 from limbeck.inputs.base import Stateful
 
@@ -79,12 +79,8 @@ class Sampler(Stateful, Iterator[Tensor]):
 
     def _evaluate(self, points: Tensor, finite: Tensor | None = None) -> Tensor:
         r"""The log density (n,) of points (n, dim); `finite` are those where it must be known."""
-        log, n = self.log_density(points), len(points)
-        self.evaluations += n
-        if not isinstance(log, Tensor) or log.shape != (n,):
-            received = f"a {type(log).__name__} of shape {tuple(getattr(log, 'shape', ()))}"
-            expected = f"a tensor of shape ({n},) for points {tuple(points.shape)}"
-            raise ArgumentError("log_density", received, expected)
+        log = per_row(self.log_density(points), len(points), "log_density")
+        self.evaluations += len(points)
         wrong = ~(log < math.inf)
         wrong = wrong if finite is None else wrong & finite
         if wrong.any():

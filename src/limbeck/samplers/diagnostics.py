@@ -17,7 +17,6 @@ from limbeck.text import listed
 
 SIGNIFICANT = 3.7  # a z-score that chance gives in 1 of 5,000 tests
 LARGE_R_HAT = 1.05
-LATE_JUMP = 6  # robust standard deviations of blocks' means that the last ones may be away
 BLOCKS = 64  # of draws, whose means are stored: an even number
 MIN_CHAINS = 20  # below, only their own series can be tested
 
@@ -304,7 +303,7 @@ class RunningDiagnostics(Stateful):
         if self._full >= BLOCKS // 4:
             centres = mean.mean(1)  # of blocks of all chains, (blocks, dim)
             away = centres - centres.median(0).values
-            limit = LATE_JUMP * 1.4826 * away.abs().median(0).values
+            limit = 6 * 1.4826 * away.abs().median(0).values  # six robust standard deviations
             limit += 1e-9 * centres.abs().amax(0)  # of rounding
             jumped = (away[-2:] > limit).all(0) | (away[-2:] < -limit).all(0)
             if jumped.any():

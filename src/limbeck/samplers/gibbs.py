@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from limbeck.arguments import Function, Number, UserObject, checked_arguments
-from limbeck.errors import ArgumentError, shown
+from limbeck.arrays import per_row
+from limbeck.errors import ArgumentError
 from limbeck.supports import Discrete
 
 
@@ -35,17 +36,12 @@ def sweep(
     Returns:
         The new chains (n, *shape) and their log p̃, (n,).
     """
-    if x.shape[1:] != support.shape or not x.is_floating_point() or x.is_meta:
-        raise ArgumentError("x", f"{x.dtype} of shape {tuple(x.shape)}", f"events of {support!r}")
-    if known is not None and known.shape != x.shape[:1]:
-        raise ArgumentError("known", f"shape {tuple(known.shape)}", f"shape ({len(x)},)")
+    support.check_shape(x)
     n, q = len(x), support.count
     power = torch.as_tensor(as_power(beta, n), dtype=torch.float64, device=x.device)
     x = x.reshape(n, support.size).clone()
     present = log_density(x.reshape(n, *support.shape)) if known is None else known
-    if not isinstance(present, Tensor) or present.shape != (n,):
-        raise ArgumentError("log_density", f"values {shown(present)}", f"a tensor ({n},)")
-    worst = present
+    worst = present = per_row(present, n, "log_density" if known is None else "known")
     shifts = torch.arange(1, q, device=x.device, dtype=x.dtype)[:, None]
     for site in range(support.size):
         now = x[:, site].clone()

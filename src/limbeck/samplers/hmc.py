@@ -16,9 +16,6 @@ from limbeck.progress import tracked
 from limbeck.samplers.base import Numbers, Sampler
 
 MAX_DENSE = 400  # coordinates; beyond, a dense covariance costs more than it saves
-LENGTH = 2.4  # of the longest trajectory, in units of the scale; the shortest is a third of it
-MAX_STEPS = 500  # of a trajectory
-DIVERGENT = 1000.0  # an error of the energy that only an unstable trajectory has
 
 
 class Point(NamedTuple):
@@ -91,7 +88,7 @@ def move(
     after = Point(*map(torch.where, (wide, accepted, wide), end, here))
     outside = end.log == -math.inf
     # outside, log p̃ is no measure of the error; momenta that grew beyond all bounds are
-    unstable = ~known | (torch.where(outside, kinetic, gain) < -DIVERGENT)
+    unstable = ~known | (torch.where(outside, kinetic, gain) < -1000.0)
     return Move(after, acceptance, unstable, outside & ~unstable)
 
 
@@ -227,7 +224,8 @@ class HMC(Sampler):
 
     @torch.no_grad()
     def _sweep(self, step: float) -> Move:
-        most = min(math.ceil(LENGTH / step), MAX_STEPS)
+        # steps of the longest trajectory, in units of the scale; the shortest is a third of it
+        most = min(math.ceil(2.4 / step), 500)
         place: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
         count = int(torch.randint(math.ceil(most / 3), most + 1, (), **place))
         here = Point(self._x, self._log, self._slope)

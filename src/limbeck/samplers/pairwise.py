@@ -13,12 +13,9 @@ from torch import Tensor
 
 from limbeck.supports import Discrete
 
-MAX_FIELDS = 6000  # features, even without couplings
-MAX_FEATURES = 1100  # couplings of more are not looked for: they take too many evaluations
 TRIPLES = 64  # whose third differences must vanish
 RANDOM_EVENTS = 256  # at which the couplings must give the log density
 EVALUATED_TOGETHER = 2**22  # numbers of events
-SPARSE = 0.1  # the largest share of couplings that a sparse product is faster with
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Pairwise:
         others, blocks = self.support.count - 1, list[Tensor]()
         for begin, end, low, high in self.groups:
             block = self.couplings[begin * others : end * others, low * others : high * others]
-            sparse = block.numel() > 256 and float((block != 0).double().mean()) < SPARSE
+            sparse = block.numel() > 256 and float((block != 0).double().mean()) < 0.1
             blocks.append(block.to_sparse() if sparse and not block.is_cuda else block.contiguous())
         return tuple(blocks)
 
@@ -67,7 +64,7 @@ class Pairwise:
         would not end before a time on the monotonic clock.
         """
         size = support.size * (support.count - 1)
-        if size > MAX_FIELDS or support.size < 2:
+        if size > 6000 or support.size < 2:  # too many features, or one alone
             return None
         evaluate = _Evaluation(log_density, support, like)
         generator = torch.Generator().manual_seed(0)
@@ -91,7 +88,7 @@ class Pairwise:
             independent = cls(support, float(constant), h, J, sites, groups).to(like)
             if independent.agrees(x, log_p):
                 return independent
-        if size > MAX_FEATURES:
+        if size > 1100:  # couplings of more would take too many evaluations
             return None
         one, other = torch.triu_indices(size, size, 1)
         apart = single[0, one] != single[0, other]

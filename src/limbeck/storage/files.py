@@ -27,7 +27,6 @@ TYPES = {
 }  # fmt: skip
 DTYPES = {name: dtype for dtype, name in TYPES.items()}
 PARSING_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, RuntimeError)
-MAX_HEADER = 100_000_000  # bytes, as safetensors has it
 
 
 def encode(tensors: Mapping[str, Tensor], about: object, kind: str, digest: bool = False) -> bytes:
@@ -93,7 +92,7 @@ def parse(content: bytearray, path: Path) -> tuple[dict[str, Tensor], dict[str, 
     r"""The tensors and the metadata of a safetensors file; the tensors are views of `content`."""
     try:
         end = 8 + int.from_bytes(content[:8], "little")
-        if not 8 < end <= min(len(content), MAX_HEADER):
+        if not 8 < end <= min(len(content), 100_000_000):  # as safetensors has it
             raise ValueError(f"its header ends at byte {end:,} of {len(content):,}")
         header = json.loads(content[8:end], object_pairs_hook=_no_name_twice)
         metadata = header.pop("__metadata__", None) or {}

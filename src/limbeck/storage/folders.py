@@ -67,8 +67,7 @@ class Files:
         if name not in self.names:
             expected = f"a folder with {name}, as `save` writes it"
             raise ArgumentError("folder", f"{self.folder}, without {name}", expected)
-        fields: dict[str, Any] = check(hints, self.json(name), self.path(name))
-        return fields
+        return check(hints, self.json(name), self.path(name))
 
     def tensors(self, name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         r"""The tensors and the description of a safetensors file."""

@@ -21,11 +21,8 @@ KINDS = {  # of columns, by the type that pandas infers
 }  # fmt: skip
 
 FEW_VALUES = 128  # different values up to which a number may have a knot at each
-MOST_CODES = 4096  # different values up to which numbers may be codes
 MOST_FEATURES = 1024  # of all numbers with a knot at each value
-MIN_IDS = 50  # rows from which different whole numbers look like ids
 ID_NAME = re.compile(r"(^|[\W_])(?i:id|index|uuid)$|[a-z]I[Dd]$")
-MOST_NUMBERS = 256  # columns of numbers up to which they have knots; more are pixels or genes
 
 
 def read(series: pd.Series, mask: str, category: bool) -> Column:
@@ -197,7 +194,7 @@ def place_knots(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
     Few values, as of codes and counts, are all knots; others have them at quantiles, and those of
     very many columns nowhere.
     """
-    if len(values) > MOST_NUMBERS:
+    if len(values) > 256:  # as pixels or genes
         return {}
     knots, left = {}, MOST_FEATURES
     most = min(32, max(4, MOST_FEATURES // 2 // max(1, len(values))))
@@ -216,7 +213,7 @@ def id_columns(columns: Iterable[Column], frame: pd.DataFrame) -> list[Any]:
     r"""Names of columns like ids: another whole number in each row, in order or named like ids."""
     names = []
     for column in columns:
-        if column.kind != "whole number" or column.missing or len(frame) < MIN_IDS:
+        if column.kind != "whole number" or column.missing or len(frame) < 50:  # by chance
             continue
         series = frame[column.name]
         in_order = series.is_monotonic_increasing or series.is_monotonic_decreasing
@@ -231,6 +228,6 @@ def repeated_numbers(columns: Iterable[Number], x: Mapping[str, Tensor]) -> list
     for column in columns:
         values = present(column, x)
         count = len(np.unique(values))
-        if FEW_VALUES < count <= min(MOST_CODES, len(values) / 5) and column.kind != "date":
+        if FEW_VALUES < count <= min(4096, len(values) / 5) and column.kind != "date":
             names.append(column.name)
     return names

@@ -20,7 +20,6 @@ from limbeck.tables.columns import LIMIT, Category, Column, Number, column_of, i
 from limbeck.tables.reading import place_knots, present, read
 from limbeck.text import PlainTable, table_text
 
-FEW_ROWS = 32  # up to which values are read one by one
 EXACT = 2**53  # whole numbers up to here are the same as floats
 
 
@@ -143,7 +142,7 @@ class Table:
     def few_rows(self, frame: arg.UserObject[Any]) -> Matrices | None:
         r"""The same of a few rows as matrices; None of others, and of values to be refused."""
         is_frame = hasattr(frame, "iloc") and hasattr(frame, "columns")
-        if not is_frame or len(frame) > FEW_ROWS:
+        if not is_frame or len(frame) > 32:  # more are not read one by one
             return None
         names, dtypes, reader = frame.columns.tolist(), frame.dtypes.tolist(), self._reader
         if reader is None or reader.names != names or reader.dtypes != dtypes:

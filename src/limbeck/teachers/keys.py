@@ -21,7 +21,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 ACCEPTED = "rows of numbers, strings, dates and missing values: an array, frame, sparse matrix"
 BLOCK = 2**15  # numbers that are mixed at once, so that they stay in the cache
-SPARSE_BLOCK = 2**22  # numbers of a sparse matrix that are filled in at once
 EXACT = 2**53  # integers up to here are exact in float64
 GAPS = ("NAType", "NaTType")  # types of pandas' missing values
 ROUNDS = ((32, 0xBF58476D1CE4E5B9), (29, 0x94D049BB133111EB))  # Stafford's variant 13
@@ -101,7 +100,7 @@ def row_keys(X: object) -> Array:
     # 0.0 and −0.0, a sparse row and the dense one; NaN, None, NA and NaT are not
     rows = as_rows(X)
     if hasattr(rows, "tocsr"):
-        step = max(1, SPARSE_BLOCK // max(1, rows.shape[1]))
+        step = max(1, 2**22 // max(1, rows.shape[1]))  # numbers that are filled in at once
         blocks = (rows[at : at + step].toarray() for at in range(0, max(1, rows.shape[0]), step))
         return np.concatenate([row_keys(block) for block in blocks])
     parts = _parts(rows)

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from limbeck.training.callbacks import Callbacks, as_callbacks
 from limbeck.training.schedules import Schedule
 from limbeck.training.update import Update
 
-Names: TypeAlias = Iterable[str]
 ENGINES = ("auto", "eager", "compiled", "accelerate")
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {"optimizer": "adam", "schedule": "cosine", "batch_size": 200, "options": {}},
@@ -59,7 +58,7 @@ class Training:
 
     @classmethod
     def from_options(
-        cls, options: Mapping[str, Any], decided: Names, function: Callable[..., Any],
+        cls, options: Mapping[str, Any], decided: Iterable[str], function: Callable[..., Any],
         **defaults: Any,
     ) -> Training:  # fmt: skip
         r"""The settings among a verb's options, without those `decided`, with its defaults."""

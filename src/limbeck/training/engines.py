@@ -70,9 +70,6 @@ def _opaque_functions(update: Update, plan: Plan) -> list[str]:
     return sorted(names)
 
 
-WATCHED_STEPS = 8  # eager steps before the choice: enough to see that shapes change
-
-
 Costs = tuple[float, float, float]  # in seconds, the latter two by torch operation of a step:
 # of any compilation, of compilation, and what each compiled step saves. They were measured with
 # MLPs, a convolutional net and transformers; only the ratios matter.
@@ -117,7 +114,7 @@ class Compiled(Eager):
 
     def step(self, plan: Plan) -> None:
         if self._forecast is not None:
-            if len(self.layouts) < WATCHED_STEPS:
+            if len(self.layouts) < 8:  # enough to see that shapes change
                 counter = _Operations()  # type: ignore[no-untyped-call]
                 with contextlib.nullcontext() if self.layouts else counter:
                     super().step(plan)

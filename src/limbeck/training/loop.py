@@ -45,9 +45,6 @@ def diagnose(objective: Objective, plan: Plan, step: int) -> Failure:
     return Failure(step, wrong or ["gradient"], [], batch)
 
 
-IMPROVEMENT = 1e-3  # fraction of its size by which the best measure must be beaten
-
-
 @dataclass
 class Plateau:
     r"""The best measure, and the number of measures since."""
@@ -57,7 +54,7 @@ class Plateau:
 
     def update(self, measure: float) -> bool:
         r"""Whether a new measure is a new best."""
-        margin = IMPROVEMENT * abs(self.best) if math.isfinite(self.best) else 0.0
+        margin = 1e-3 * abs(self.best) if math.isfinite(self.best) else 0.0  # less is no progress
         better = measure < self.best - margin
         self.best, self.since = (measure, 0) if better else (self.best, self.since + 1)
         return better

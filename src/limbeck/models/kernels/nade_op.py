@@ -30,6 +30,7 @@ _LIBRARY = torch.library.Library("limbeck", "FRAGMENT")
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 WORTH_NATIVE = 2**16  # activations from which C++ kernels are worth a second of compilation
 NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # activations at a time: to stay in cache, to fill a GPU
+empty = functools.partial(torch.empty_like, memory_format=torch.contiguous_format)
 TOGETHER = {"cpu": 2**22, "cuda": 2**26}  # the same at starts, and where the formula is used
 
 
@@ -260,11 +261,6 @@ def _define(
     torch.library.register_fake(f"limbeck::{name}", fake)
     operator = getattr(torch.ops.limbeck, name).default
     return lambda *inputs: operator(*inputs)  # its signature is read faster than an operator's
-
-
-def empty(tensor: Tensor) -> Tensor:
-    r"""A contiguous tensor of the same shape."""
-    return tensor.new_empty(tensor.shape)
 
 
 def _by_rows(
