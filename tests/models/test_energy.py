@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import limbeck as lb
-from limbeck.models.energy import Energy, Target
+from limbeck.models.energy import Energy
 from limbeck.normalization.paths import SitePath
+from limbeck.samplers.chains import Target
 from limbeck.supports import Binary, Real, Spins, States
 from tests.refusals import refused
 

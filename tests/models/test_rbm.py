@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limbeck.evaluation import View
-from limbeck.models.energy import Target
 from limbeck.models.rbm import RBM
+from limbeck.samplers.chains import Target
 from limbeck.supports import Binary
 from tests.models.nets import DOUBLE, generator, normal
 from tests.refusals import refused

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from limbeck.arguments import Number, UserObject, checked_arguments, integer
 from limbeck.arrays import float_tensor
 from limbeck.errors import ArgumentError
-from limbeck.models.energy import Energy, Target
+from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM
+from limbeck.samplers.chains import Target
 from limbeck.supports import Binary, Real, Spins, States, Support
 
 
@@ -27,7 +28,7 @@ def clamp(target: UserObject[Target], values: UserObject[Mapping[Any, float]]) -
     events (n, *shape) with the fixed values.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
         values: A dict from variables to values: a variable is its index, or a tuple of indices
             if events have several axes.
 

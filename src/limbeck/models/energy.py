@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,27 +22,6 @@ from limbeck.samplers.hmc import HMC
 from limbeck.samplers.pairwise import Pairwise
 from limbeck.samplers.slice import Slice
 from limbeck.supports import Discrete, Support
-
-
-@runtime_checkable
-class Target(Protocol):
-    r"""An unnormalised density p̃(x) = Z p(x) over a `support` that chains can run on.
-
-    A target may also have
-
-    * `start(n, generator)`: events (n, *shape) to start chains from. Default: the support's;
-    * `path()`: a `Path` from a distribution with a known normaliser, for annealing;
-    * `exact = False`: `advance` leaves the density only approximately invariant, so that results
-      from its samples are marked as doubtful.
-    """
-
-    support: Support
-
-    def log_unnormalized(self, x: Tensor) -> Tensor:
-        r"""log p̃(x), (n,), of a batch of events (n, *shape)."""
-
-    def advance(self, x: Tensor, sweeps: int = 1, generator: Generator = None) -> Tensor:
-        r"""Chains (n, *shape) after some sweeps, which leave p invariant, as a new tensor."""
 
 
 class Path(Protocol):

@@ -24,7 +24,7 @@ from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Verdict, recorded_warnings, with_error
 from limbeck.normalization.paths import GaussianPath, along_path, log_at
 from limbeck.normalization.tempering import Replicas, Tempering, mbar
-from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.chains import Target
 from limbeck.storage.files import plain, write_bytes
 from limbeck.text import PlainTable, table_text
 
@@ -132,7 +132,7 @@ class FreeEnergyCurve:
 
 @checked_arguments
 def free_energy_curve(
-    target: UserObject[ChainTarget], temperatures: UserObject[Sequence[float] | Tensor], *,
+    target: UserObject[Target], temperatures: UserObject[Sequence[float] | Tensor], *,
     samples: Count = 10_000, ladders: Count = 50, burn_in: Count = 100, seed: Seed = 0,
     progress: Flag = True,
 ) -> FreeEnergyCurve:  # fmt: skip
@@ -143,7 +143,7 @@ def free_energy_curve(
     its Z; of other targets, E = −log p̃. Errors are those of leaving out some of the ladders.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
         temperatures: The temperatures, above zero.
         samples: Draws at each level of the ladders, of all of them together. Default: 10,000.
         ladders: Independent ladders of chains, from 4. Default: 50.

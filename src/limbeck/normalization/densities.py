@@ -24,7 +24,7 @@ from limbeck.models.energy import Energy
 from limbeck.models.made import MADE
 from limbeck.models.nade import NADE
 from limbeck.models.rbm import RBM
-from limbeck.samplers.chains import ChainTarget, Logs, start_events
+from limbeck.samplers.chains import Logs, Target, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
 from limbeck.supports import Discrete, Support
 
@@ -81,7 +81,7 @@ def check_target(target: Any, chains: bool = True) -> None:
             check_generator(target, x[:64])
 
 
-def check_generator(target: ChainTarget, x: Tensor) -> None:
+def check_generator(target: Target, x: Tensor) -> None:
     r"""Refuse an `advance` that takes random numbers from elsewhere than its generator."""
     try:
         one, other = (
@@ -106,7 +106,7 @@ def discrete_support(target: object, expected: str) -> Discrete:
     return support
 
 
-def check_student(student: object, target: ChainTarget, samples: bool = False) -> None:
+def check_student(student: object, target: Target, samples: bool = False) -> None:
     r"""Refuse a student that is no density over the target's support, or has no `sample`."""
     names = ("log_prob", "sample")[: 1 + samples]
     missing = _missing(student, names)
@@ -120,7 +120,7 @@ def check_student(student: object, target: ChainTarget, samples: bool = False) -
         raise ArgumentError("student", f"one over {support!r}", expected)
 
 
-def default_student(target: ChainTarget, seed: int) -> Autoregressive:
+def default_student(target: Target, seed: int) -> Autoregressive:
     r"""A NADE for a target with hidden units, such as an RBM, else a MADE of one small layer."""
     support = target.support
     if not isinstance(support, Discrete):
@@ -224,7 +224,7 @@ class Densities:
 
     @checked_arguments
     def __init__(
-        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, seed: Seed = 0
+        self, target: UserObject[Target], proposal: UserObject[object] = None, seed: Seed = 0
     ) -> None:
         self.target, self.support = target, target.support
         self.exact = bool(getattr(target, "exact", True))  # whether sweeps leave it invariant

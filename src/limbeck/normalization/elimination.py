@@ -16,7 +16,7 @@ from limbeck.models.rbm import RBM
 from limbeck.normalization.densities import Densities, place_of
 from limbeck.normalization.mode_search import ModeSearch
 from limbeck.progress import tracked
-from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.chains import Target
 from limbeck.samplers.pairwise import RANDOM_EVENTS, Pairwise
 from limbeck.supports import Discrete
 
@@ -79,7 +79,7 @@ class Elimination:
         return float(total)
 
 
-def find_elimination(target: ChainTarget, limit: int, end: float = math.inf) -> Elimination | None:
+def find_elimination(target: Target, limit: int, end: float = math.inf) -> Elimination | None:
     r"""How to sum a discrete target's sites out, with tables of at most `limit` entries.
 
     None if its sites do not interact in pairs, if tables are larger, if sums would not end before a
@@ -140,7 +140,7 @@ def _order(pairs: Pairwise, limit: int) -> tuple[list[int], int, int]:
     return order, largest, entries
 
 
-def _compare(target: ChainTarget, pairs: Pairwise, end: float) -> tuple[int, bool]:
+def _compare(target: Target, pairs: Pairwise, end: float) -> tuple[int, bool]:
     r"""The number of events at which couplings and target were compared; 0 if they differ.
 
     They are where chains of the couplings are, and where climbs of the target itself lead to.

@@ -19,7 +19,7 @@ from limbeck.arrays import as_part
 from limbeck.errors import ArgumentError
 from limbeck.normalization.densities import Densities, check_target, tail_doubts
 from limbeck.normalization.mode_search import check_modes
-from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.chains import Target
 from limbeck.samplers.diagnostics import effective_size, pareto_k, weights_effective_size
 from limbeck.storage.files import plain
 from limbeck.text import PlainTable, table_text
@@ -272,13 +272,13 @@ class Method:
 
     @checked_arguments
     def estimate(
-        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+        self, target: UserObject[Target], proposal: UserObject[object] = None, *,
         seed: Seed = 0, progress: Flag = True,
     ) -> LogPartition:  # fmt: skip
         r"""Estimate log Z of a target.
 
         Arguments:
-            target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+            target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
             proposal: A student, or a distribution with `log_prob` and `sample`, for the methods
                 that need one. Default: none.
             seed: Seeds everything; equal seeds give equal results. Default: 0.

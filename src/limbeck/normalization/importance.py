@@ -13,7 +13,7 @@ from limbeck.arguments import Seed, UserObject, Whole, checked_arguments
 from limbeck.normalization.bridge import NO_OWN_STARTS, fit_bridge
 from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Bound, Estimate, Method, Verdict, mean_bound
-from limbeck.samplers.chains import Chains, ChainTarget, Logs, start_events
+from limbeck.samplers.chains import Chains, Logs, Target, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT
 
 
@@ -111,7 +111,7 @@ def _probe(
 
 @checked_arguments
 def free_energy(
-    target: UserObject[ChainTarget], student: UserObject[object],
+    target: UserObject[Target], student: UserObject[object],
     samples: Annotated[int, Whole(2)] = 10_000, seed: Seed = 0,
 ) -> Bound:  # fmt: skip
     r"""⟨log p̃(x) − log q(x)⟩ over samples of q: log Z less KL(q ‖ p), so at most log Z.

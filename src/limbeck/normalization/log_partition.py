@@ -24,7 +24,7 @@ from limbeck.normalization.mode_search import HURRIED
 from limbeck.normalization.normalize import normalize
 from limbeck.normalization.tempering import Tempering
 from limbeck.progress import announce, tracked
-from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.chains import Target
 from limbeck.supports import Discrete
 
 ENUMERABLE = 2**20  # events that method="auto" sums exactly
@@ -57,7 +57,7 @@ class Exact:
 
     @checked_arguments
     def estimate(
-        self, target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+        self, target: UserObject[Target], proposal: UserObject[object] = None, *,
         seed: Seed = 0, progress: Flag = True,
     ) -> LogPartition:  # fmt: skip
         r"""As `lb.Bridge.estimate`; the proposal and the seed are not used."""
@@ -67,7 +67,7 @@ class Exact:
         z.seed, z.seconds = seed, time.perf_counter() - began
         return z
 
-    def _sum(self, target: ChainTarget, sums: Elimination | None, progress: bool) -> LogPartition:
+    def _sum(self, target: Target, sums: Elimination | None, progress: bool) -> LogPartition:
         r"""log Z by sums over one site after the other, or else over all events."""
         details: dict[str, Any] = {}
         unchecked: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Exact:
         bound = Bound(value, 0.0)
         return LogPartition(value, 0.0, "exact", Verdict((), unchecked), bound, bound, details)
 
-    def _enumerated(self, target: ChainTarget, progress: bool) -> float:
+    def _enumerated(self, target: Target, progress: bool) -> float:
         expected = "a target with a discrete support, to enumerate"
         support = densities.discrete_support(target, expected)
         if isinstance(target, RBM):
@@ -93,9 +93,7 @@ class Exact:
             raise ArgumentError("target", f"a model whose log Z is {log_z}", expected)
         return log_z
 
-    def _event_parts(
-        self, target: ChainTarget, support: Discrete, progress: bool
-    ) -> Iterator[Tensor]:
+    def _event_parts(self, target: Target, support: Discrete, progress: bool) -> Iterator[Tensor]:
         r"""The logarithm of the sum of p̃ over each block of events."""
         if (count := support.count**support.size) > self.limit:
             expected = f"at most {self.limit:,}, or an estimate of log Z"
@@ -115,7 +113,7 @@ METHODS = ("auto", *KINDS)
 
 @checked_arguments
 def log_partition(
-    target: UserObject[ChainTarget], proposal: UserObject[object] = None, *,
+    target: UserObject[Target], proposal: UserObject[object] = None, *,
     method: UserObject[str | Method | Exact] = "auto", std_error: Positive | None = None,
     seconds: Positive | None = None, exact: Flag = True, samples: Count | None = None,
     burn_in: UserObject[int | str | None] = None, seed: Seed = 0, progress: Flag = True,
@@ -142,7 +140,7 @@ def log_partition(
     `start` or `second_start`.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
         proposal: A student, or a distribution with `log_prob` and `sample`. Default: for "bridge"
             and "importance", one is distilled first, by `limbeck.normalize`.
         method: "auto", "ais", "tempering", "bridge", "importance" or "exact", or an object such as
@@ -235,7 +233,7 @@ def _with_settings(name: str, settings: Mapping[str, object], budget: bool) -> M
     return kind(**values)
 
 
-def _distilling_pays(method: AIS, target: ChainTarget, seed: int, progress: bool) -> bool:
+def _distilling_pays(method: AIS, target: Target, seed: int, progress: bool) -> bool:
     r"""Whether a student would be trained sooner than annealing reaches its standard error."""
     device, _ = densities.place_of(target)
     enough = method.seconds is None or method.seconds > STUDENT_SECONDS + TRIAL_SECONDS
@@ -248,7 +246,7 @@ def _distilling_pays(method: AIS, target: ChainTarget, seed: int, progress: bool
 
 
 def _with_samples(
-    method: Method, target: ChainTarget, proposal: object, std_error: float | None, left: float,
+    method: Method, target: Target, proposal: object, std_error: float | None, left: float,
     seed: int, progress: bool,
 ) -> Method:  # fmt: skip
     r"""The method with the samples that an error needs, or that some seconds allow, by a pilot.
@@ -296,7 +294,7 @@ def _note(z: LogPartition, std_error: float | None, seconds: float | None) -> st
     return f"It took {how}."
 
 
-def feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
+def feasible(target: Target, end: float) -> tuple[str, Elimination | None]:
     r"""The method of "auto", and how to sum sites out, if sums end before a time."""
     support = target.support
     if isinstance(target, RBM):
@@ -311,7 +309,7 @@ def feasible(target: ChainTarget, end: float) -> tuple[str, Elimination | None]:
 
 
 @torch.no_grad()
-def _time_of(target: ChainTarget, count: float, end: float) -> float:
+def _time_of(target: Target, count: float, end: float) -> float:
     r"""A forecast of the seconds that many evaluations take."""
     support, n, block = target.support, densities.EVENTS, 2**22 // target.support.size
     while True:
@@ -326,7 +324,7 @@ def _time_of(target: ChainTarget, count: float, end: float) -> float:
 
 @checked_arguments
 def exact_log_z(
-    target: UserObject[ChainTarget], *, limit: Count = 2**25, block: Count | None = None,
+    target: UserObject[Target], *, limit: Count = 2**25, block: Count | None = None,
     progress: Flag = True,
 ) -> float:  # fmt: skip
     r"""log Z of a discrete target, by enumeration, or by sums over one site after the other.

@@ -16,7 +16,7 @@ from limbeck.models.energy import Energy
 from limbeck.models.rbm import RBM, softplus
 from limbeck.normalization.densities import BLOCK, Densities, chosen_rows, discrete_support
 from limbeck.normalization.regions import MAX_SIZE, RealSearch, Region, measured, union
-from limbeck.samplers.chains import ChainTarget, start_events
+from limbeck.samplers.chains import Target, start_events
 from limbeck.samplers.diagnostics import SIGNIFICANT, effective_size, weights_effective_size
 from limbeck.supports import Discrete
 from limbeck.text import listed
@@ -35,7 +35,7 @@ RANDOM_NUMBERS = 2**24  # of random events, from the highest of which climbs sta
 
 
 @torch.no_grad()
-def climb(target: ChainTarget, tries: int = 20, seed: int = 0) -> tuple[float, Tensor]:
+def climb(target: Target, tries: int = 20, seed: int = 0) -> tuple[float, Tensor]:
     r"""A large log p̃(x) of a discrete target, at an event x (*shape), both of which it returns.
 
     No change of one variable of x improves it. Climbs start from the event of all first values, and
@@ -58,7 +58,7 @@ def climb(target: ChainTarget, tries: int = 20, seed: int = 0) -> tuple[float, T
 
 
 @torch.no_grad()
-def tops(target: ChainTarget | ModeSearch, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
+def tops(target: Target | ModeSearch, x: Tensor, rounds: int = 1000) -> tuple[Tensor, Tensor]:
     r"""log p̃ (n,) and the events where climbs from events (n, *shape), site by site, end."""
     if isinstance(target, RBM):
         return _climb_rbm(target, x, rounds)

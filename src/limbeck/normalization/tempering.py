@@ -17,7 +17,7 @@ from limbeck.normalization.densities import Densities, check_target
 from limbeck.normalization.estimate import Estimate, LogPartition, Method, Verdict
 from limbeck.normalization.paths import LinearPath, along_path, check_pairs, log_at, path_of
 from limbeck.progress import tracked
-from limbeck.samplers.chains import ChainTarget
+from limbeck.samplers.chains import Target
 from limbeck.samplers.diagnostics import SIGNIFICANT, difference, effective_size, r_hat
 
 ADAPTATIONS = 12  # rounds in which levels are moved, at most
@@ -103,13 +103,13 @@ class Tempering(Method):
 
     @arg.checked_arguments
     def draw(
-        self, target: arg.UserObject[ChainTarget], n: arg.Count, seed: arg.Seed = 0,
+        self, target: arg.UserObject[Target], n: arg.Count, seed: arg.Seed = 0,
         progress: arg.Flag = True,
     ) -> Tensor:  # fmt: skip
         r"""Draws (n, *shape) of a target, for example to start chains from.
 
         Arguments:
-            target: An RBM, an Energy, or anything that follows `limbeck.models.energy.Target`.
+            target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
             n: Their number; those of a ladder are correlated.
             seed: Seeds everything. Default: 0.
             progress: Whether to show bars, if a terminal is there. Default: True.

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from limbeck.arguments import integer
 from limbeck.errors import ArgumentError
-from limbeck.models.energy import Target
 from limbeck.normalization.densities import place_of
 from limbeck.normalization.estimate import NAMES, LogPartition, mean_bound, with_error
 from limbeck.report import pictures, summary
 from limbeck.report.blocks import Block, Report, Stat, TableBlock, gallery, value
+from limbeck.samplers.chains import Target
 from limbeck.storage import Saved
 from limbeck.supports import Discrete
 from limbeck.teachers.keys import dense

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +24,26 @@ LONGEST_BURN_IN = 4096  # steps at the last test of whether chains still depend 
 FINAL_SWEEPS = 10  # after the last step of Metropolis: they must change nothing
 
 
-class ChainTarget(Protocol):
-    r"""An unnormalised density p̃ that chains run on; it may also have `start(n, generator)`."""
+@runtime_checkable
+class Target(Protocol):
+    r"""An unnormalised density p̃(x) = Z p(x) over a `support` that chains can run on.
+
+    A target may also have
+
+    * `start(n, generator)`: events (n, *shape) to start chains from. Default: the support's;
+    * `path()`: a `Path` from a distribution with a known normaliser, for annealing;
+    * `exact = False`: `advance` leaves the density only approximately invariant, so that results
+      from its samples are marked as doubtful.
+    """
 
     @property
     def support(self) -> Support: ...
 
-    def log_unnormalized(self, x: Tensor, /) -> Tensor: ...  # (n,), of events (n, *shape)
+    def log_unnormalized(self, x: Tensor, /) -> Tensor:
+        r"""log p̃(x), (n,), of a batch of events (n, *shape)."""
 
-    def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor: ...
+    def advance(self, x: Tensor, sweeps: int, generator: torch.Generator, /) -> Tensor:
+        r"""Chains (n, *shape) after some sweeps, which leave p invariant, as a new tensor."""
 
 
 class Logs(NamedTuple):
@@ -89,7 +100,7 @@ class Chains(Inputs):
 
     @arg.checked_arguments
     def __init__(
-        self, target: arg.UserObject[ChainTarget], chains: arg.Count = 2000, *,
+        self, target: arg.UserObject[Target], chains: arg.Count = 2000, *,
         scheme: Annotated[str, arg.Choice(*SCHEMES)] = "all", sweeps: arg.Count = 1,
         burn_in: arg.CountFromZero = 2000, start: Tensor | None = None,
         seed: arg.Seed | None = None, progress: arg.Flag = True,
@@ -312,9 +323,7 @@ class CapturedAdvance:
     `advance` must not wait for the GPU.
     """
 
-    def __init__(
-        self, target: ChainTarget, x: Tensor, sweeps: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, target: Target, x: Tensor, sweeps: int, generator: torch.Generator) -> None:
         self.stream = torch.cuda.Stream(x.device)
         self._ready, self._done, self._pending = torch.cuda.Event(), torch.cuda.Event(), False
         self._graph = torch.cuda.CUDAGraph()
@@ -349,7 +358,7 @@ class CapturedAdvance:
 
 
 def own_starts(
-    target: ChainTarget, n: int, generator: torch.Generator, device: torch.device,
+    target: Target, n: int, generator: torch.Generator, device: torch.device,
     dtype: torch.dtype | None,
 ) -> Tensor:  # fmt: skip
     r"""Events (n, *shape) that the target gives chains to start from, or else its support."""
