@@ -43,7 +43,7 @@ def session(path):
 def compressed(task, student, df):
     table = lb.Table(df, categories=["code", "share", "street"])
     return lb.compress(
-        TEACHERS[task], df, student=student, table=table, task=task, inputs="data", steps=5,
+        TEACHERS[task], df, student=student, table=table, task=task, inputs="munge", steps=5,
         pool=len(df), progress=False, device="cpu",
     )  # fmt: skip
 

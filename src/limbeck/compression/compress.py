@@ -200,6 +200,7 @@ def compress(
         folds=teacher_folds, seed=training.seed,
         # inputs of the user's own source never come again
         caches=(cache is not None or query.limited) and isinstance(inputs, str),
+        generates=isinstance(inputs, str) and inputs != "data" and not query.limited,
     )  # fmt: skip
     _refuse_derivatives(problem)
     if isinstance(inputs, str) and not problem.live and teacher_folds is None:
@@ -224,7 +225,7 @@ def compress(
     except TeacherError:
         if query.usage.stop_reason is None or teacher_folds is not None:
             raise
-        problem = replace(problem, caches=True)  # all of whose rows have been labelled
+        problem = replace(problem, caches=True, generates=False)  # all of whose rows are labelled
         best, tried, choices = search(problem, replace(recipe, inputs="data"))
     if query.usage.failure is not None:
         warn(str(query.usage.failure))

@@ -71,6 +71,7 @@ class Problem:
     folds: int | None = None  # for targets out of fold
     seed: int = 0  # decides which rows are together in a fold
     caches: bool = False  # predictions on disk: a torch teacher, too, is queried before training
+    generates: bool = False  # the teacher may be queried at other rows than the user's, and often
     pools: dict[tuple[str | Inputs, int], Pool] = field(default_factory=dict, init=False)
 
     @property
@@ -126,10 +127,10 @@ class Problem:
         r"""Whether the teacher's answers stay the same beyond the range of a number, as trees' do.
 
         In random rows one number each is set to an end of its range, and to twice as far. A few
-        answers may differ, of a teacher that knows a wider range; with limits nothing is queried.
+        answers may differ, of a teacher that knows a wider range.
         """
         numbers = [n for n, knots in zip(encoder.numbers, encoder.knots, strict=True) if knots]
-        if not numbers or self.query.limited or self.teacher.module is not None:
+        if not numbers or not self.generates or self.teacher.module is not None:
             return False
         x, every = self.data.x, 2 * len(numbers)
         picked = np.random.default_rng(self.seed).integers(rows(x), size=max(OUTSIDE, every))

@@ -28,7 +28,7 @@ def clamp(target: UserObject[Target], values: UserObject[Mapping[Any, float]]) -
     events (n, *shape) with the fixed values.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
         values: A dict from variables to values: a variable is its index, or a tuple of indices
             if events have several axes.
 

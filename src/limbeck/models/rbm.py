@@ -36,7 +36,7 @@ class RBM(Unnormalized):
     r"""A restricted Boltzmann machine: log p̃(x) = a·x + Σ_j softplus(b_j + x·W_j).
 
     It has I visible units x and J hidden units h that are zero or one, and is a target
-    (`limbeck.samplers.Target`) whose sweeps are block Gibbs, x → h → x.
+    (`limbeck.samplers.chains.Target`) whose sweeps are block Gibbs, x → h → x.
 
     Arguments:
         W: Weights (I, J), as a tensor, an array or nested lists.

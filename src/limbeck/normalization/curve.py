@@ -143,7 +143,7 @@ def free_energy_curve(
     its Z; of other targets, E = −log p̃. Errors are those of leaving out some of the ladders.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
         temperatures: The temperatures, above zero.
         samples: Draws at each level of the ladders, of all of them together. Default: 10,000.
         ladders: Independent ladders of chains, from 4. Default: 50.

@@ -278,7 +278,7 @@ class Method:
         r"""Estimate log Z of a target.
 
         Arguments:
-            target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+            target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
             proposal: A student, or a distribution with `log_prob` and `sample`, for the methods
                 that need one. Default: none.
             seed: Seeds everything; equal seeds give equal results. Default: 0.

@@ -140,7 +140,7 @@ def log_partition(
     `start` or `second_start`.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
         proposal: A student, or a distribution with `log_prob` and `sample`. Default: for "bridge"
             and "importance", one is distilled first, by `limbeck.normalize`.
         method: "auto", "ais", "tempering", "bridge", "importance" or "exact", or an object such as

@@ -136,7 +136,7 @@ def normalize(
     the student's start came from.
 
     Arguments:
-        target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+        target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
         student: A module with `log_prob` over the same support; it is trained in place. Default:
             for discrete supports a NADE of an RBM, a small MADE of other targets.
         loss: A name, or from `limbeck.losses`. Default: "kl".

@@ -109,7 +109,7 @@ class Tempering(Method):
         r"""Draws (n, *shape) of a target, for example to start chains from.
 
         Arguments:
-            target: An RBM, an Energy, or anything that follows `limbeck.samplers.Target`.
+            target: An RBM, an Energy, or anything that follows `limbeck.samplers.chains.Target`.
             n: Their number; those of a ladder are correlated.
             seed: Seeds everything. Default: 0.
             progress: Whether to show bars, if a terminal is there. Default: True.

@@ -1,6 +1,5 @@
 r"""Samplers: parallel chains, one sweep per call; and diagnostics of their draws."""
 
-from limbeck.samplers.chains import Target
 from limbeck.samplers.diagnostics import (
     RunningDiagnostics,
     effective_size,
@@ -13,6 +12,6 @@ from limbeck.samplers.hmc import HMC
 from limbeck.samplers.slice import Slice
 
 __all__ = [
-    "HMC", "RunningDiagnostics", "Slice", "Target", "effective_size", "pareto_k", "r_hat", "sweep",
+    "HMC", "RunningDiagnostics", "Slice", "effective_size", "pareto_k", "r_hat", "sweep",
     "weights_effective_size",
 ]  # fmt: skip
