@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Independent, Normal
+from torch.distributions import Independent, Normal, Uniform
 
 import limbeck as lb
 from limbeck.normalization.densities import Densities
@@ -110,3 +110,17 @@ def test_a_mode_of_an_rbm_that_only_its_hidden_unit_leads_to(share):
     assert z.verdict.state == "doubtful"
     low, high = z.interval(0.999)
     assert low < float(off) - math.log1p(-share) < high
+
+
+@pytest.mark.parametrize("apart", [2.0, 6.0])
+def test_a_second_plateau_is_found(apart):
+    r"""Two boxes of equal height, of which the proposal knows one."""
+
+    def log_p(x):
+        inside = (x.abs() <= 1).all(1) | ((x - 2 - apart).abs() <= 1).all(1)
+        return torch.where(inside, 0.0, -math.inf)
+
+    target = lb.Energy(lambda x: -log_p(x), lb.Real(3))
+    box = Uniform(-torch.ones(3), torch.ones(3))
+    z = lb.log_partition(target, box, method="importance", progress=False)
+    assert z.verdict.state == "doubtful"

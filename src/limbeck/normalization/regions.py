@@ -150,16 +150,17 @@ class RealSearch:
         those whose log p̃ is above that of others as far out, and from any.
         """
         some = chosen_rows(self.draws, 16, self.generator)
-        known = [box.centre for box in self.densities.boxes]
-        parts = [some, 0 * some[:1], *known, self._on_lines(), *self.images(some[:4])]
+        parts = [some, 0 * some[:1], self._on_lines(), *self.images(some[:4])]
+        parts += [box.centre for box in self.densities.boxes]
         if self.given is not None:
             parts.append(chosen_rows(self.given.flatten(1).to(some), 16, self.generator))
         own = start_events(self.densities, "target", 1024, self.generator).flatten(1).double()
         wide, log = self._wide(count, own)
         far = wide[((wide - self.centre).abs() > 2 * self.spread).any(1)]
         parts += [own[:8], wide[self._outliers(wide, log)]]
-        parts += [chosen_rows(far, 16, self.generator)] if len(far) else []
-        starts = torch.cat(parts)
+        even = torch.linspace(0, len(far) - 1, 16 if len(far) else 0).long()  # by their distance
+        parts.append(far[((far - self.centre) / self.spread).norm(dim=1).argsort()[even]])
+        starts = torch.cat(parts[::-1])  # of equal peaks, as of plateaus, the first ones count
         return starts[self.log_p(starts) > -math.inf]
 
     def _wide(self, count: int, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,11 +170,8 @@ class RealSearch:
         rows, logs, began = [own], [self.log_p(own)], time.monotonic()
         for block in range(4):
             normal, u = torch.randn(count, size, **place), torch.rand(count, 1, **place)
-            if block:
-                away = 2 ** (5 * u - 1) * normal @ self.factor.T
-            else:
-                away = 2 ** (10 * u) * normal * self.spread
-            rows.append(self.centre + away)
+            wide, factor = (5 * u - 1, self.factor.T) if block else (10 * u, self.spread.diag())
+            rows.append(self.centre + 2**wide * normal @ factor)
             logs.append(self.log_p(rows[-1]))
             now = time.monotonic()
             if not block and 3 * (now - began) > MORE * (self.end - now):
@@ -246,8 +244,13 @@ class RealSearch:
                 fall = value[:, None] - self.log_p(other.flatten(0, 1)).view(n, -1)
                 low = fall > WIDE**2 / 2
                 first = torch.where(low.any(1), low.int().argmax(1), len(scales) - 1)
-                fall = fall.gather(1, first[:, None])[:, 0]  # as if it were quadratic
-                widths[:, side, k] = scales[first] * (WIDE**2 / 2 / fall).clamp(0.25, 1).sqrt()
+                width, step = scales[first], scales[first] / 4
+                for _ in range(6):  # bisection: plateaus end between two scales
+                    middle = peaks + sign * (width - step)[:, None] * axes[:, :, k]
+                    beyond = value - self.log_p(middle) > WIDE**2 / 2
+                    width = torch.where(beyond, width - step, width)
+                    step = step / 2
+                widths[:, side, k] = width
         return widths
 
     def axes(self, peak: Tensor, value: Tensor, widths: Tensor) -> Tensor | None:
@@ -284,25 +287,27 @@ class RealSearch:
         if not len(peaks):
             return []
         plain = self.spread.diag().expand(len(peaks), -1, -1)
-        widths, boxes = self.widths(peaks, value, plain), list[Box]()
+        widths, boxes, tops = self.widths(peaks, value, plain), list[Box](), list[float]()
         log_mass = value + (widths.sum(1) * self.spread).log().sum(1)
         for k in log_mass.argsort(descending=True).tolist():
             new = Box(peaks[k], widths[k], plain[0])
             same = any(
-                bool(box.contains(new.peak[None]) & new.contains(box.peak[None])) for box in boxes
-            )  # a spike may be in the box of a broad peak, but not the broad peak in the spike's
+                bool(box.contains(new.peak[None])) and float(value[k]) <= top
+                for box, top in zip(boxes, tops, strict=True)
+            )  # a spike may be in the box of a broad peak, and all of a plateau is in one
             if len(boxes) == most or same:
                 continue
             if (axes := self.axes(peaks[k], value[k], widths[k])) is not None:
                 turned = self.widths(peaks[k, None], value[k, None], axes[None])[0]
                 new = Box(peaks[k], turned, axes)
             boxes.append(new)
+            tops.append(float(value[k]) + 0.01)
         return boxes
 
     def _distinct(self, peaks: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         r"""Peaks in falling order of log p̃, without those that are the same but for rounding."""
         chosen = list[int]()
-        for k in value.argsort(descending=True).tolist():
+        for k in value.argsort(descending=True, stable=True).tolist():
             if value[k] == -math.inf or len(chosen) == 64:
                 break
             near = ((peaks[chosen] - peaks[k]).abs() < 0.01 * self.spread).all(1)
