@@ -70,7 +70,9 @@ def test_held_out_predictions_are_those_of_all_draws(given, capsys):
 
 def test_a_data_tree_is_read_like_inference_data(given):
     one, other = (given(container=kind, steps=50) for kind in ("inferencedata", "datatree"))
-    assert one.probabilities == other.probabilities
+    assert one.probabilities.keys() == other.probabilities.keys()
+    for name, values in one.probabilities.items():  # threads may sum in another order
+        assert values == pytest.approx(other.probabilities[name], abs=1e-5), name
 
 
 def test_the_average_over_draws_is_the_mean_of_the_models_probabilities(example, posterior):
