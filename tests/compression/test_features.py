@@ -86,14 +86,16 @@ def test_a_student_of_others_goes_on_beyond_the_rows(kind):
     assert made.student.encoder.low.isinf().all()
 
 
-def test_a_teacher_that_refuses_numbers_beyond_the_rows_has_a_student(forest):
+@pytest.mark.parametrize("error", [ValueError, ConnectionError])
+def test_a_teacher_that_refuses_numbers_beyond_the_rows_has_a_student(forest, error):
     def bounded(rows):
         if (np.abs(rows[:, :3]) > np.abs(X[:, :3]).max() + 1e-6).any():
-            raise ValueError("out of range")
+            raise error("out of range")
         return forest.predict_proba(rows)
 
     made = lb.compress(bounded, X, (6,), **FEW)
     assert made.student.encoder.low.isinf().all()
+    assert not [note for note in made.notes if "failed" in note]
 
 
 def test_gaps_and_dates_of_a_table_are_no_hindrance():

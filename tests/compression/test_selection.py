@@ -253,7 +253,7 @@ def test_a_teacher_that_knows_the_rows_by_heart_leaves_a_student_unchecked():
     rows, mixtures = selection.Attempt(result.problem, result.recipe, result).compared()
     at_rows, at_mixtures = (1 - ((t - p) ** 2).mean() / t.var() for t, p in (rows, mixtures))
     assert at_rows < 0.9 < at_mixtures
-    (note,) = [note for note in result.notes if "by heart" in note]
+    (note,) = [note for note in result.notes if "memorised" in note]
     assert note.startswith("Unchecked")
     assert f"an R² of {at_rows:.3f} to its teacher" in note
     assert f"an R² of {at_mixtures:.3f} to it at mixtures" in note

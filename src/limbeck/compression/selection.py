@@ -111,7 +111,7 @@ class Attempt:
 
     @property
     def least(self) -> float:
-        r"""The lower one."""
+        r"""The lower of the two."""
         return min(part.fidelity for part in self.parts)
 
     @property
@@ -380,13 +380,12 @@ def verdict(best: Attempt) -> list[str]:
     elif best.least < ENOUGH and varies:
         shown = [measure.format("", part.fidelity) for part in best.parts]
         notes.append(
-            f"Unchecked: the student has {shown[0]} its teacher at {where}, which that may know by "
-            f"heart, but {shown[1]} it at mixtures of them, which may be unlike other rows; "
-            "report(X) at rows that are new to both tells more."
+            f"Unchecked: the student has {shown[0]} its teacher at {where}, which the teacher may "
+            f"have memorised, but {shown[1]} it at mixtures of them, which may be unlike other "
+            "rows; report(X) at rows that are new to both tells more."
         )
-    if (
-        fidelity >= ENOUGH and task == "regression" and t.shape[1] > 1
-    ):  # the mean over targets hides one that is lost
+    if fidelity >= ENOUGH and task == "regression" and t.shape[1] > 1:
+        # the mean over targets hides one that is lost
         each = [_scores(task, t[:, [k]], p[:, [k]]).fidelity for k in range(t.shape[1])]
         worst = min(range(len(each)), key=lambda k: each[k])
         if each[worst] < ENOUGH and t[:, worst].var() > 0:
